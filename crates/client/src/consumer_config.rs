@@ -70,7 +70,7 @@ const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
          were deleted before they were read. earliest: at the log start; latest: at the log end; none: the command \
          ends with an error. If the log loses records after they were read, earliest and latest continue at the \
          first lost offset. With `--from-beginning` the default is earliest; without `--group` it is none. Kafka's \
-         by_duration is refused: use `--offset s@MS` to start at a time.",
+         by_duration is refused: use `--offset s@TIME` to start at a time.",
         |c, v| c.fetch.reset = reset(v)?;
     "enable.auto.commit", "true", "Commits the offsets of the records that the command has written to its output, at intervals and at the end.",
         |c, v| c.commits = boolean(v)?;

@@ -17,6 +17,8 @@ use imbl::Vector;
 use super::node::RegisteredBroker;
 use fullbore_config::Resource;
 
+pub use fullbore_db::Version;
+
 /// A deleted topic whose files or rows may still exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedTopic {
@@ -28,16 +30,6 @@ pub struct DeletedTopic {
 
 /// The partitions of a topic, in the order of their numbers.
 pub type Partitions = Vector<Arc<PartitionRegistration>>;
-
-/// A version of the metadata. Each commit creates a new version, so two equal versions come from the same commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Version {
-    /// The version's number, which increases by 1 with each commit.
-    pub number: u64,
-    /// A random number that distinguishes two commits with the same `number`. Two such commits exist if the database
-    /// was restored from an older backup.
-    pub nonce: u64,
-}
 
 /// The most recent acceptance of an older copy of the database by an operator (`fullbore admin accept-copy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

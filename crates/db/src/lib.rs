@@ -10,6 +10,16 @@ pub mod sqlite;
 use fullbore_host::start_retries::Retried;
 use postgres::known_changes::Lacking;
 
+/// A version of the metadata. Each commit creates a new version, so two equal versions come from the same commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version {
+    /// The version's number, which increases by 1 with each commit.
+    pub number: u64,
+    /// A random number that distinguishes two commits with the same `number`. Two such commits exist if the database
+    /// was restored from an older backup.
+    pub nonce: u64,
+}
+
 /// The reason why a call failed. The call has changed nothing in the store, unless the error was converted from
 /// [`CommitError::Unknown`]: a commit with this outcome may have changed the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

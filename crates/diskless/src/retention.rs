@@ -41,9 +41,10 @@ pub async fn kept_from(
 /// Returns the offset of the oldest extent with a record of `since_ms` or later, or the log end if there is none. The
 /// caller keeps this extent and all later ones, as Kafka does with segments. Returns `None` if the index fails.
 ///
-/// The search reads the extents one after another. An index by time cannot replace it, because a record may have a
-/// timestamp in the future, or none. All extents before the result are removed, so each is read only once. Usually
-/// nothing is removed, so the first query reads one extent.
+/// The search looks at the extents one after another. An index by time cannot replace it, because a record may have a
+/// timestamp in the future, or none. All extents before the result are removed, so each is looked at only once. Usually
+/// nothing is removed, so the first query reads one extent. After that, the index skips extents that are too old as a
+/// whole, without reading their batches.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (mut from, mut count) = (log.start, 1);
     while from < log.end {
@@ -58,6 +59,9 @@ async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<
         }
         from = from.max(last.end_offset());
         count = RUNS_LOOKED_AT;
+        if let Some(next) = finder.skip_old(number, from, since_ms).await.ok()? {
+            from = from.max(next);
+        }
     }
     Some(from.min(log.end))
 }
@@ -102,11 +106,13 @@ async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -
 mod tests {
     use std::path::Path;
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     use fullbore_rules::commit::{BatchKind, ObjectBatch};
     use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
     use fullbore_wire::Uuid;
 
+    use super::super::index::counted::Counted;
     use super::super::index::{Index, IndexStore, PartitionRow, SqliteIndex, UploadedObject};
     use super::*;
     use fullbore_config::{BrokerConfig, Properties};
@@ -191,6 +197,24 @@ mod tests {
         assert_eq!(kept_from(&finder, &view, None, Some(100)).await, Some(1), "it is the oldest that is left");
         view.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());
         for (since_ms, from) in [(5, 2), (21, 3), (100, 82), (119, 101), (120, 102)] {
+            assert_eq!(kept_from(&finder, &view, None, Some(since_ms)).await, Some(from), "since {since_ms}");
+        }
+    }
+
+    /// Regression: the search read the batches of all extents, 64 extents at a time.
+    #[tokio::test]
+    async fn thousands_of_extents_are_old_few_calls_find_the_first_to_keep() {
+        const UPLOADED_MS: i64 = 1_700_000_000_000;
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let times: Vec<i64> = (0..2_500).chain([UPLOADED_MS + 5, 5, -1]).collect();
+        let (_, view) = partition_of(directory.path(), &times, UPLOADED_MS);
+        let (finder, calls) = Counted::finder(directory.path());
+        for (since_ms, from) in [(UPLOADED_MS + 1, 2_500), (UPLOADED_MS + 6, 2_503)] {
+            assert_eq!(kept_from(&finder, &view, None, Some(since_ms)).await, Some(from), "since {since_ms}");
+        }
+        assert!(calls.load(Ordering::Relaxed) < 20, "{calls:?}");
+        // The objects are as new as these times, so the index skips no extent.
+        for (since_ms, from) in [(2_000, 2_000), (UPLOADED_MS, 2_500)] {
             assert_eq!(kept_from(&finder, &view, None, Some(since_ms)).await, Some(from), "since {since_ms}");
         }
     }

@@ -38,6 +38,7 @@ mod reserve;
 mod serve;
 mod stop;
 mod table;
+mod time;
 mod tip;
 mod topics;
 mod transactional;

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
 
 use fullbore_rules::sequence::{SequenceRefusal, Stamp, TransactionOfBatch, Verdict, VersionedMarker};
 use fullbore_wire::batch::BatchView;
@@ -19,6 +20,11 @@ use crate::partition::stamping::Stamping;
 use crate::validation::ValidBatch;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::is_full;
+use fullbore_host::log_rate_limit::CauseRateLimit;
+
+/// The limit for lines about failed appends that clients repeat. All logs share it, because appends to all of them may
+/// fail for the same cause, such as a lack of file descriptors.
+static REPEATED_FAILURES: LazyLock<CauseRateLimit> = LazyLock::new(CauseRateLimit::default);
 
 /// The verification of the transaction that a batch would open in this partition (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,9 +145,20 @@ impl Log {
             if is_full(&error) && !self.flushes.is_broken() {
                 return AppendError::Full;
             }
-            tracing::error!(dir = %self.dir.display(), %error, "cannot append to the log");
+            self.log_failure(&error);
             AppendError::Storage
         })
+    }
+
+    /// Logs that an append has failed. A broken log accepts no further appends, so it has one such line. Otherwise
+    /// clients repeat the append, and the lines are limited.
+    fn log_failure(&self, error: &io::Error) {
+        let dir = self.dir.display();
+        if self.is_broken() {
+            tracing::error!(%dir, %error, "cannot append to the log: the partition takes no records until the next start; check the disk, then restart the broker");
+        } else if let Some(left_out) = REPEATED_FAILURES.due(&error.to_string()) {
+            tracing::error!(%dir, %error, left_out, "cannot append to the log: the batch is refused, and the next append tries again; correct the error, without a restart");
+        }
     }
 
     /// Stops all appends after a panic, because memory may no longer match the files. The failed batch is not served to

@@ -3,16 +3,17 @@
 
 use crate::disk_full::SmallDisk;
 use crate::groups::Member;
-use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request};
+use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const TOPIC: &str = "seldom";
 /// How often each cause occurs.
 const TIMES: usize = 300;
+const HANGS: Duration = Duration::from_secs(120);
 
 /// Checks that `words` is in a line, and in at most one line for each minute since `since`.
 pub fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
@@ -51,6 +52,31 @@ fn hundreds_of_logs_without_a_descriptor_are_one_line() {
     assert_seldom(&broker, "cannot open a partition", since);
     broker.allow_descriptors();
     assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
+}
+
+/// Regression: each of these appends logged a line, thousands a second.
+#[test]
+fn hundreds_of_appends_without_a_descriptor_are_one_line() {
+    const PARTITIONS: i32 = 10;
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, PARTITIONS, &[("segment.bytes", "1048576")]);
+    let batch = |size: usize| Batch::of(&[vec![b'.'; size]]);
+    for partition in 0..PARTITIONS {
+        client.produced(TOPIC, partition, &batch(1_000_000));
+    }
+    broker.refuse_descriptors();
+    let since = Instant::now();
+    for number in 0..TIMES as i32 {
+        // The batch needs a new segment, but the broker cannot open its files.
+        let refused = client.produce(TOPIC, number % PARTITIONS, &batch(100_000));
+        assert_ne!(refused.error_code, ErrorCode::NONE);
+    }
+    assert_seldom(&broker, "cannot append to the log", since);
+    broker.allow_descriptors();
+    wait_until("all partitions take records again", HANGS, || {
+        (0..PARTITIONS).all(|at| client.produce(TOPIC, at, &batch(100_000)).error_code == ErrorCode::NONE)
+    });
 }
 
 #[test]

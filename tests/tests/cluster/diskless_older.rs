@@ -121,6 +121,41 @@ fn older_copy_is_restored_while_brokers_run_its_metadata_stay_and_the_newest_con
     }
 }
 
+/// Regression: the copy has all commits to diskless topics, and lacks only metadata. Brokers that ran when it was
+/// restored committed records to it, and the newest database lacked these records.
+#[test]
+fn older_copy_lacks_metadata_only_no_record_is_committed_to_it() {
+    let plan = ClusterPlan::with_own_postgres(3, &[SESSION, CALL]);
+    let mut shared = shared_by(plan, 1);
+    let cluster = &mut shared.cluster;
+    produced(cluster, 1, "before");
+    cluster.postgres().copy();
+    cluster.wait_for_brokers(&ALL);
+    cluster.create("since", 1, 3, &[]);
+    for id in ALL {
+        cluster.wait_for_isr(id, "since", 3);
+    }
+    cluster.postgres().swap();
+    let committed = "SELECT sum(counter) FROM fullbore.diskless_brokers";
+    let before = cluster.query(committed);
+    for id in ALL {
+        let refused = cluster.broker(id).client().produce(TOPIC, 0, &Batch::of(&["refused"]));
+        assert_ne!(refused.error_code, ErrorCode::NONE, "broker {id}");
+        cluster.broker(id).wait_for_stderr("cannot commit to the index of diskless topics");
+    }
+    assert_eq!(cluster.query(committed), before, "the copy is unchanged");
+    cluster.postgres().swap();
+    cluster.wait_for_brokers(&ALL);
+    for id in ALL {
+        produced(cluster, id, &format!("after {id}"));
+    }
+    for id in ALL {
+        // Records that were refused may be committed once the newest database is back.
+        let read = texts(cluster, id).into_iter().filter(|text| text != "refused").collect::<Vec<_>>();
+        assert_eq!(read, ["before", "after 1", "after 2", "after 3"], "broker {id}");
+    }
+}
+
 /// The clean stop of the brokers changes the metadata after the copy was made, so they have seen metadata that the copy
 /// lacks. In the copy, only broker 1 is in sync, but it has ended before the newest records were written.
 #[test]

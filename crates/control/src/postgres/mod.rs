@@ -148,14 +148,17 @@ impl Postgres {
         let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {CHANGE_COUNTS}; {since}"));
         let mut answers = answers.map_err(QueryError::failed)?.into_iter();
         check_schema(&next(&mut answers)?)?;
-        self.check_changes(&known, &mut answers)?;
-        match self.progress(at, &mut answers)? {
-            Some(progress) => Ok(progress),
+        let found = change_counts(&next(&mut answers)?)?;
+        let progress = self.progress(at, &mut answers)?;
+        self.check_changes(&known, &found)?;
+        let progress = match progress {
+            Some(progress) => progress,
             None => {
                 let answers = self.connection.query(&read::query_everything()).map_err(QueryError::failed)?;
-                Ok(Progress::Whole(read::everything(answers.into_iter())?))
+                Progress::Whole(read::everything(answers.into_iter())?)
             }
-        }
+        };
+        Ok(self.noted(progress))
     }
 
     /// Returns the commits after version `at` one by one. Returns `None` if the caller must read the whole state
@@ -182,25 +185,42 @@ impl Postgres {
             let answers = self.connection.begin_with(&format!("{READ_ONLY}; {checks}; {since}; COMMIT"));
             let mut answers = answers.map_err(QueryError::failed)?.into_iter();
             check_schema(&next(&mut answers)?)?;
-            self.check_changes(&changes, &mut answers)?;
-            if let Some(progress) = self.progress(at, &mut answers)? {
-                return Ok(progress);
+            let found = change_counts(&next(&mut answers)?)?;
+            let progress = self.progress(at, &mut answers)?;
+            self.check_changes(&changes, &found)?;
+            if let Some(progress) = progress {
+                return Ok(self.noted(progress));
             }
         }
         let everything = read::query_everything();
         let answers = self.connection.begin_with(&format!("{READ_ONLY}; {checks}; {everything}; COMMIT"));
         let mut answers = answers.map_err(QueryError::failed)?.into_iter();
         check_schema(&next(&mut answers)?)?;
-        self.check_changes(&changes, &mut answers)?;
-        Ok(Progress::Whole(read::everything(answers)?))
+        let found = change_counts(&next(&mut answers)?)?;
+        self.check_changes(&changes, &found)?;
+        Ok(self.noted(Progress::Whole(read::everything(answers)?)))
     }
 
-    /// Reads the rows of [`CHANGE_COUNTS`]. Fails if the database lacks one of the changes in `known`, which the caller
-    /// has read before the query. If the broker changed the metadata of such an older copy, it would refuse the newest
-    /// database later, because that lacks the change.
-    fn check_changes(&self, known: &ChangeCounts, answers: &mut std::vec::IntoIter<Rows>) -> Result<(), StoreError> {
-        let found = change_counts(&next(answers)?)?;
-        self.connection.server().changes.check(known, &found)
+    /// Compares `found`, the rows of [`CHANGE_COUNTS`], with `known`, which the caller has read before the query. Fails
+    /// if the database lacks one of these changes. If the broker changed the metadata of such an older copy, it would
+    /// refuse the newest database later, because that lacks the change.
+    ///
+    /// The caller has checked that the database has the newest known version. Otherwise `found` might include changes
+    /// that only an older copy has.
+    fn check_changes(&self, known: &ChangeCounts, found: &ChangeCounts) -> Result<(), StoreError> {
+        self.connection.server().changes.check(known, found)
+    }
+
+    /// Records the newest version of `progress` for the other connections of this process.
+    fn noted(&self, progress: Progress) -> Progress {
+        let newest = match &progress {
+            Progress::Since(commits) => commits.last(),
+            Progress::Whole(commit) => Some(commit),
+        };
+        if let Some(newest) = newest {
+            self.connection.server().changes.raise_version(newest.version);
+        }
+        progress
     }
 
     /// Returns one column of this process's last heartbeat, or 0 if it has sent none.
@@ -294,7 +314,10 @@ impl Transaction for PostgresTransaction<'_> {
         self.is_open = false;
         let statements = write::all(changes, version);
         match self.store.connection.query(&format!("{statements}COMMIT")) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.store.connection.server().changes.raise_version(version);
+                Ok(())
+            }
             Err(error) => Err(error.not_committed()),
         }
     }

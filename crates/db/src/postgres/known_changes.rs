@@ -1,7 +1,7 @@
-//! The numbers of committed changes to the index of diskless topics, as far as this process knows them. A database with
-//! fewer changes of a broker is an older copy or another database.
+//! The committed changes that this process knows: the numbers of changes to the index of diskless topics, and the
+//! newest version of the metadata. A database that lacks any of them is an older copy or another database.
 //!
-//! All connections of a process share the numbers, so that none of them changes a database that lacks commits which
+//! All connections of a process share this knowledge, so that none of them changes a database that lacks commits which
 //! another connection has seen. A commit to an older copy would be lost once the newest database is restored, and a
 //! broker that has seen this commit would then refuse the newest database.
 //!
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::rows::{Rows, number};
 use super::schema::CHANGES_SKIPPED;
-use crate::StoreError;
+use crate::{StoreError, Version};
 
 /// The number of changes that each broker has committed, by broker id.
 pub type ChangeCounts = BTreeMap<i32, i64>;
@@ -54,6 +54,29 @@ pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     })
 }
 
+/// Returns a query that shows if a database has the version `known` of the metadata. [`check_version`] reads the
+/// answer.
+pub fn version_query(known: Option<Version>) -> String {
+    let number = known.map_or(0, |known| known.number);
+    format!("SELECT version, mark FROM fullbore.versions WHERE version >= {number} ORDER BY version LIMIT 1")
+}
+
+/// Reads the answer to [`version_query`].
+///
+/// # Errors
+/// Returns [`StoreError::WentBack`] if the database lacks the version, and [`StoreError::Damaged`] if the row is
+/// invalid.
+pub fn check_version(known: Option<Version>, rows: &Rows) -> Result<(), StoreError> {
+    let Some(known) = known else { return Ok(()) };
+    let Some(row) = rows.first() else { return Err(StoreError::WentBack(known.number)) };
+    let found = Version { number: number(row, 0)?, nonce: number::<i64>(row, 1)?.cast_unsigned() };
+    // The database no longer lists a version that is much older than the newest one. An accepted copy skips versions.
+    match found == known || found.number > known.number {
+        true => Ok(()),
+        false => Err(StoreError::WentBack(known.number)),
+    }
+}
+
 /// Returns true if `found` shows that an older copy was accepted after the counts in `known` were read.
 pub fn was_copy_accepted(known: &ChangeCounts, found: &ChangeCounts) -> bool {
     found.iter().any(|(broker_id, found)| {
@@ -64,19 +87,35 @@ pub fn was_copy_accepted(known: &ChangeCounts, found: &ChangeCounts) -> bool {
     })
 }
 
-/// The largest known number of each broker.
+/// The largest known number of each broker, and the newest known version of the metadata.
 #[derive(Debug, Default)]
-pub struct KnownChanges(Mutex<ChangeCounts>);
+pub struct KnownChanges {
+    counts: Mutex<ChangeCounts>,
+    version: Mutex<Option<Version>>,
+}
 
 impl KnownChanges {
     /// Returns the current numbers.
     pub fn counts(&self) -> ChangeCounts {
-        self.0.lock().clone()
+        self.counts.lock().clone()
+    }
+
+    /// Returns the newest known version, or `None` before the first one was read.
+    pub fn version(&self) -> Option<Version> {
+        *self.version.lock()
+    }
+
+    /// Records a committed version of the metadata.
+    pub fn raise_version(&self, committed: Version) {
+        let mut version = self.version.lock();
+        if version.is_none_or(|known| known.number < committed.number) {
+            *version = Some(committed);
+        }
     }
 
     /// Raises the numbers to those in `found`.
     pub fn raise(&self, found: &ChangeCounts) {
-        let mut counts = self.0.lock();
+        let mut counts = self.counts.lock();
         for (&broker_id, &found) in found {
             let known = counts.entry(broker_id).or_insert(0);
             *known = found.max(*known);
@@ -91,7 +130,7 @@ impl KnownChanges {
     /// Returns [`StoreError::LacksChanges`] if the database lacks a change.
     pub fn check(&self, known: &ChangeCounts, found: &ChangeCounts) -> Result<(), StoreError> {
         if was_copy_accepted(known, found) {
-            self.0.lock().clone_from(found);
+            self.counts.lock().clone_from(found);
             return Ok(());
         }
         if let Some(lacks) = lacking(known, found) {

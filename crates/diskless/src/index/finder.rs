@@ -64,6 +64,19 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
+    /// Looks for the first extent that may have a record of `since_ms` or later; see [`RunSource::skip_old`].
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    pub async fn skip_old(
+        &self,
+        partition: DisklessPartitionId,
+        from: i64,
+        since_ms: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        self.find(move |finder| finder.skip_old(partition, from, since_ms)).await
+    }
+
     /// Returns the aborted transactions with records in `offsets`. If `count` or more of their markers are in
     /// `offsets`, the answer covers only the range up to the `count`-th marker. It includes transactions with records
     /// in the covered range whose markers come after it.

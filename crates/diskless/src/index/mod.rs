@@ -16,6 +16,8 @@
 //!
 //! Invariant: after each call, the state in memory contains only changes that are known to be committed.
 
+#[cfg(test)]
+pub mod counted;
 mod finder;
 #[cfg(test)]
 pub mod manual_index;
@@ -58,12 +60,7 @@ pub use store::{
     AbortedTransactions, ChangeSource, ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
     PartitionRow, ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
 };
-
-#[cfg(test)]
-pub use sqlite::SqliteFinder;
 pub use time_search::{RUNS_AT_ONCE, TimeSearch};
-#[cfg(test)]
-pub use time_search::{RunPlace, RunTime};
 
 use packed::forgotten_below;
 use trimming::Trims;

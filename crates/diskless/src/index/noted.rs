@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
+use fullbore_db::Version;
 use fullbore_db::postgres::known_changes::{self, KnownChanges};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
@@ -36,7 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct NotedChanges {
     /// The id of this broker, whose own changes are written to the file at once.
     broker_id: i32,
-    /// The same counts, as far as this process knows them, for other connections to the database.
+    /// The same counts, as far as this process knows them, for other connections to the database. These record the
+    /// newest version of the metadata in it.
     known: Arc<KnownChanges>,
     shared: Arc<SharedNotes>,
     writer: Option<JoinHandle<()>>,
@@ -104,6 +106,11 @@ impl NotedChanges {
     /// Returns the current counts.
     pub fn counts(&self) -> ChangeCounts {
         self.shared.noted.lock().counts.clone()
+    }
+
+    /// Returns the newest version of the metadata that this process knows.
+    pub fn version(&self) -> Option<Version> {
+        self.known.version()
     }
 
     /// Records that this broker has committed `number` changes in total. Waits until the file is written, but at most

@@ -290,6 +290,9 @@ pub struct KnownStore {
     pub is_in_use: bool,
 }
 
+/// Maximum number of extents at which one call of [`RunSource::skip_old`] looks. On a slow disk each may need a read.
+pub const OLD_RUNS_AT_ONCE: usize = 1_000;
+
 /// Reads extents, partition rows and aborted transactions without waiting for commits. The calls block the thread.
 pub trait RunSource: Send {
     /// Returns up to `count` consecutive extents of a partition. The first one is the last extent that begins at or
@@ -316,6 +319,16 @@ pub trait RunSource: Send {
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
     fn last_times(&mut self, places: &[RunPlace]) -> Result<Vec<Option<RunTime>>, StoreError>;
+
+    /// Looks for the first extent that begins at or after `from` and may have a record of `since_ms` or later. A record
+    /// without a timestamp is as old as its object. Looks at no more than [`OLD_RUNS_AT_ONCE`] extents, without their
+    /// batches. Returns the base offset of the extent. If all of them are too old, returns that of the last one.
+    /// Returns `None` if no extent begins there.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn skip_old(&mut self, partition: DisklessPartitionId, from: i64, since_ms: i64)
+    -> Result<Option<i64>, StoreError>;
 
     /// Returns the current rows of these partitions. Partitions that do not exist are left out.
     ///

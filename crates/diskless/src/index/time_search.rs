@@ -102,7 +102,7 @@ impl RunFinder {
 
 #[cfg(test)]
 mod tests {
-    use fullbore_rules::commit::ObjectBatch;
+    use fullbore_rules::commit::{ObjectBatch, drawn_ms};
     use fullbore_schedules::Random;
 
     use super::super::postgres::tests::PostgresBackEnd;
@@ -131,6 +131,17 @@ mod tests {
         }
         let mut source = opened.back_end.finder();
         let runs: Vec<_> = partitions.iter().map(|id| source.runs_from(*id, 0, 100).expect("read")).collect();
+        for (partition, runs) in partitions.iter().zip(&runs) {
+            for _ in 0..20 {
+                let from = random.between(0, runs.last().map_or(0, BatchRun::end_offset) + 2);
+                let since = random.between(NOW - 2, NOW + 62);
+                let mut later = runs.iter().filter(|run| run.base_offset >= from);
+                let last = later.clone().next_back();
+                let is_new = |run: &&BatchRun| run.max_timestamp_so_far >= since || drawn_ms(run.object) >= since;
+                let expected = later.find(is_new).or(last).map(|run| run.base_offset);
+                assert_eq!(source.skip_old(*partition, from, since), Ok(expected), "from {from}, since {since}");
+            }
+        }
         let finder = RunFinder::over(vec![source]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         for _ in 0..50 {

@@ -85,7 +85,7 @@ impl ObjectError {
         let (words, text) = (words(&error), error.to_string());
         match error {
             _ if is_full(&error) => ObjectError::Full(words),
-            _ if RETRIABLE_CODES.iter().any(|code| text.contains(code)) => ObjectError::Unavailable(words),
+            _ if has_retriable_code(&text) => ObjectError::Unavailable(words),
             NotFound { .. } | PermissionDenied { .. } | Unauthenticated { .. } => ObjectError::Denied(words),
             _ if is_refusal(&text) => ObjectError::Denied(words),
             _ => ObjectError::Unavailable(words),
@@ -122,12 +122,22 @@ fn is_refusal(text: &str) -> bool {
 }
 
 /// Codes of S3 for temporary failures that have the status 400, 403 or 409. Amazon's clients retry them.
-const RETRIABLE_CODES: [&str; 4] = [
+const RETRIABLE_CODES: [&str; 5] = [
     "<Code>RequestTimeout</Code>",
     "<Code>OperationAborted</Code>",
+    "<Code>ConditionalRequestConflict</Code>",
     "<Code>RequestTimeTooSkewed</Code>",
     "<Code>SlowDown</Code>",
 ];
+
+/// Returns true if the store refused the request for now only, because of its load or a conflicting request.
+pub(super) fn is_temporary(error: &object_store::Error) -> bool {
+    has_retriable_code(&error.to_string())
+}
+
+fn has_retriable_code(text: &str) -> bool {
+    RETRIABLE_CODES.iter().any(|code| text.contains(code))
+}
 
 /// The HTTP status for a request of bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;

@@ -356,7 +356,7 @@ impl Objects {
         }
         self.pace.admit(RequestKind::Delete, &BodyProgress::default()).await;
         match self.store.delete(&self.key(id)).await.map_err(|error| ObjectError::of_object(id, error)) {
-            Err(ObjectError::NotFound(_)) => Ok(()),
+            Err(ObjectError::NotFound(_)) => self.is_still_ours().await,
             deleted => deleted,
         }
     }

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::super::index::{IndexOwner, KnownStore};
-use super::error::{ObjectError, is_full, is_not_implemented, words};
+use super::error::{ObjectError, is_full, is_not_implemented, is_temporary, words};
 use fullbore_db::StoreError;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::random_id;
@@ -273,6 +273,8 @@ async fn put_if_absent(of: &ClusterStore<'_>, key: &Path, text: &str) -> Result<
     let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
     match of.answer(of.store.put_opts(key, Bytes::from(text.to_owned()).into(), options)).await {
         Ok(_) => Ok(ConditionalPut::Written),
+        // The library converts each answer with status 409 to `AlreadyExists`.
+        Err(error) if is_temporary(&error) => Err(ObjectError::of_put(error)),
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
             Ok(ConditionalPut::Refused)
         }

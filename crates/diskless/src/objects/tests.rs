@@ -10,6 +10,7 @@ use super::*;
 use fullbore_config::S3Storage;
 
 mod answers;
+mod marker;
 mod reads;
 
 async fn directory(directory: &FilePath, cluster_id: &str, index: &TempIndex) -> Result<Objects, String> {

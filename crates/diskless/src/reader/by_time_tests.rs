@@ -3,62 +3,20 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fullbore_db::StoreError;
 use fullbore_rules::commit::{BatchKind, ObjectBatch};
 use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use fullbore_schedules::Random;
 use fullbore_tests::Batch;
 use fullbore_wire::Uuid;
 
-use super::super::index::{
-    AbortedTransactions, Index, IndexStore, RunPlace, RunSource, RunTime, SqliteFinder, SqliteIndex, UploadedObject,
-};
+use super::super::index::counted::Counted;
+use super::super::index::{Index, IndexStore, SqliteIndex, UploadedObject};
 use super::super::objects::double::StoreDouble;
 use super::super::objects::{BodyProgress, Objects};
 use super::*;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::read::{Isolation, TimeQuery, TimestampOffset};
-
-/// A source of extents that counts its calls.
-struct Counted {
-    source: SqliteFinder,
-    calls: Arc<AtomicUsize>,
-}
-
-impl Counted {
-    fn next(&mut self) -> &mut SqliteFinder {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        &mut self.source
-    }
-}
-
-impl RunSource for Counted {
-    fn runs_from(&mut self, id: DisklessPartitionId, offset: i64, count: usize) -> Result<Vec<BatchRun>, StoreError> {
-        self.next().runs_from(id, offset, count)
-    }
-
-    fn last_runs(&mut self, places: &[RunPlace]) -> Result<Vec<Option<BatchRun>>, StoreError> {
-        self.next().last_runs(places)
-    }
-
-    fn last_times(&mut self, places: &[RunPlace]) -> Result<Vec<Option<RunTime>>, StoreError> {
-        self.next().last_times(places)
-    }
-
-    fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError> {
-        self.next().partitions(ids)
-    }
-
-    fn aborted(
-        &mut self,
-        id: DisklessPartitionId,
-        offsets: Range<i64>,
-        count: usize,
-    ) -> Result<AbortedTransactions, StoreError> {
-        self.next().aborted(id, offsets, count)
-    }
-}
 
 /// A reader of partitions whose batches have one record each.
 struct Timed {
@@ -98,9 +56,7 @@ impl Timed {
             uploaded.push(UploadedObject { id: *id, batches });
         }
         Index::new(store, 5).commit(&uploaded, 0).expect("committed");
-        let calls: Arc<AtomicUsize> = Arc::default();
-        let source = SqliteFinder::open(directory.path()).expect("opened");
-        let finder = RunFinder::over(vec![Box::new(Counted { source, calls: Arc::clone(&calls) })]);
+        let (finder, calls) = Counted::finder(directory.path());
         let rows = finder.partitions(rows.iter().map(|row| row.id).collect()).await.expect("read");
         let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
         let fetcher = RangeFetcher::new(in_store, Arc::clone(&cache), 4, Arc::default());

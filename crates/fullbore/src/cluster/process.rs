@@ -3,13 +3,15 @@
 //!
 //! Invariant: a signal is sent only to a process with the expected command line, since pids are reused.
 
+use crate::failure::Failure;
 use crate::waiting::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -63,6 +65,24 @@ impl Daemon {
         Ok(StartedProcess { daemon: self.clone(), child, begins })
     }
 
+    /// Starts the process, which writes its pid to the pid file before it runs its program. If this command is killed,
+    /// later commands therefore know each process that it has started.
+    ///
+    /// # Errors
+    /// Returns a sentence if the pid file cannot be written, or if the program cannot be started.
+    pub fn start_noted(&self, mut command: Command) -> Result<StartedProcess, Failure> {
+        let pid_file = File::create(&self.pid_file)
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", self.pid_file.display())))?;
+        // SAFETY: between fork and exec, this closure formats a number into a buffer on the stack and makes two system
+        // calls. It allocates nothing and takes no lock.
+        unsafe { command.pre_exec(move || write_pid(&pid_file)) };
+        self.start(command).map_err(|error| {
+            // If the file cannot be removed, later commands recognise that no process has this pid.
+            let _ = fs::remove_file(&self.pid_file);
+            Failure::new(format!("cannot start {}: {error}", self.name))
+        })
+    }
+
     /// Returns true if the pid file names a process of this kind that runs with a file in another directory. The user
     /// has then copied the directory, or has moved it while the process was running.
     pub fn may_run_elsewhere(&self) -> bool {
@@ -84,6 +104,14 @@ impl Daemon {
         // `kill_process` fails if the process has just ended.
         self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
+}
+
+/// Writes the pid of the calling process to this file. Allocates nothing.
+fn write_pid(file: &File) -> io::Result<()> {
+    let mut text = Cursor::new([0_u8; 16]);
+    writeln!(text, "{}", std::process::id())?;
+    let length = text.position() as usize;
+    file.write_all_at(&text.get_ref()[..length], 0)
 }
 
 /// Returns true if a signal has stopped this process (see [`Daemon::is_stopped`]).

@@ -27,6 +27,9 @@ pub const END_WITHIN: Duration = Duration::from_secs(30);
 /// The interval between two requests to a broker that is not ready.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
+/// How many lines of its log the error has for a broker that does not respond in time.
+const LINES_OF_SILENT: usize = 3;
+
 /// The startup of a cluster.
 pub struct Startup<'a> {
     directory: &'a Path,
@@ -84,13 +87,9 @@ impl<'a> Startup<'a> {
             }
             planned.file.write(self.directory)?;
         }
-        let daemon = broker::daemon(self.directory, id);
-        let started = daemon.start(broker::command(&self.program, self.directory, id));
-        let started = started.map_err(|error| Failure::new(format!("cannot start broker {id}: {error}")))?;
-        let pid = started.child.id();
-        self.started.push(started);
-        fs::write(&daemon.pid_file, format!("{pid}\n"))
-            .map_err(|error| Failure::new(format!("cannot write {}: {error}", daemon.pid_file.display())))
+        let command = broker::command(&self.program, self.directory, id);
+        self.started.push(broker::daemon(self.directory, id).start_noted(command)?);
+        Ok(())
     }
 
     /// Waits until every broker responds, and its metadata have all brokers.
@@ -134,13 +133,7 @@ impl<'a> Startup<'a> {
                 return Err(Failure::interrupted("interrupted while the brokers started"));
             }
             if Instant::now() > until {
-                let (within, log) = (self.patience, broker::daemon(self.directory, first.id).log);
-                let what = first.missing.as_deref().unwrap_or_default();
-                let (id, log) = (first.id, log.display());
-                return Err(Failure::new(format!(
-                    "broker {id} is not ready after {within:?}: {what}; read its log {log}, or wait longer with \
-                     --timeout"
-                )));
+                return Err(self.not_ready(first));
             }
             let (left, all) = (missing.len(), brokers.len());
             let what = first.missing.as_deref().unwrap_or_default();
@@ -149,8 +142,22 @@ impl<'a> Startup<'a> {
         }
     }
 
-    /// Ends the processes that were started, removes created files, and restores changed ones. Does not read pid files:
-    /// PostgreSQL may not have written its own yet, and on a full disk that of a broker cannot be written.
+    /// Returns the error for a broker that is not ready in time. If it does not respond, the error has the last lines
+    /// of its log, which contain for example that the database is down.
+    fn not_ready(&self, broker: &Readiness) -> Failure {
+        let daemon = broker::daemon(self.directory, broker.id);
+        let of_it = self.started.iter().find(|started| started.daemon == daemon && !broker.answers);
+        let lines = of_it.map(|started| started.last_lines(LINES_OF_SILENT)).unwrap_or_default();
+        let (id, within, log) = (broker.id, self.patience, daemon.log.display());
+        let what = broker.missing.as_deref().unwrap_or_default();
+        let end = if lines.is_empty() { String::new() } else { format!("; its last lines:\n{}", lines.join("\n")) };
+        Failure::new(format!(
+            "broker {id} is not ready after {within:?}: {what}; read its log {log}, or wait longer with --timeout{end}"
+        ))
+    }
+
+    /// Ends the processes that were started, removes created files, and restores changed ones. Does not read pid files,
+    /// since PostgreSQL may not have written its own yet.
     pub fn undo(mut self) {
         let are_gone = end(&mut self.started, Signal::TERM);
         for started in &mut self.started {
@@ -294,6 +301,26 @@ mod tests {
         assert!(!first.pid_file.exists() && !broker::path(directory.path(), 1).exists() && first.log.exists());
     }
 
+    /// Regression: a broker waits for a database that is down, and the error did not name the database.
+    #[test]
+    fn broker_does_not_respond_in_time_the_error_has_its_last_lines() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = "for line in one two three 'the database is down'; do echo $line; done\n\
+                      trap 'exit 0' TERM; while :; do sleep 0.05; done";
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), Duration::ZERO);
+        let brokers = [planned(1, NO_LISTENER)];
+        running.start_broker(&brokers[0]).expect("started");
+        while running.started[0].last_lines(4).len() < 4 {
+            assert_eq!(running.started[0].ended().expect("ours"), None);
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let reported = running.wait(&brokers, &Stop::new()).expect_err("it does not respond").to_string();
+        assert!(reported.starts_with("broker 1 is not ready after 0ns: "), "{reported}");
+        let end = "wait longer with --timeout; its last lines:\n  two\n  three\n  the database is down";
+        assert!(reported.ends_with(end), "{reported}");
+        running.undo();
+    }
+
     #[test]
     fn a_failed_start_restores_the_files() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -325,18 +352,39 @@ mod tests {
     }
 
     #[test]
-    fn broker_whose_pid_file_cannot_be_written_is_ended() {
+    fn broker_whose_pid_file_cannot_be_written_is_never_started() {
         let directory = tempfile::tempdir().expect("a directory");
-        let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
-        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
+        let mut running = Startup::new(directory.path(), program(directory.path(), "echo started"), PATIENCE);
         // A directory with the name of the pid file fails the write, as a full disk does.
         let pid_file = broker::daemon(directory.path(), 1).pid_file;
         fs::create_dir(&pid_file).expect("made");
         let reported = running.start_broker(&planned(1, NO_LISTENER)).expect_err("a directory").to_string();
         assert!(reported.starts_with(&format!("cannot write {}: ", pid_file.display())), "{reported}");
-        let pid = running.started[0].pid().expect("it runs");
+        assert!(running.started.is_empty() && !broker::daemon(directory.path(), 1).log.exists());
         running.undo();
-        assert!(rustix::process::test_kill_process(pid).is_err());
+    }
+
+    /// Regression: `cluster up` wrote the pid file after the start, so a kill in between left a broker that no later
+    /// command knew.
+    #[test]
+    fn broker_runs_its_program_its_pid_file_is_written_already() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = "echo $$ $(cat ${3%.properties}.pid)";
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
+        running.start_broker(&planned(1, NO_LISTENER)).expect("started");
+        let mut started = running.started.remove(0);
+        started.child.wait().expect("ended");
+        let pid = started.child.id();
+        assert_eq!(started.last_lines(2), [format!("  {pid} {pid}")]);
+    }
+
+    #[test]
+    fn program_cannot_be_started_no_pid_file_is_left() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut running = Startup::new(directory.path(), directory.path().join("missing"), PATIENCE);
+        let reported = running.start_broker(&planned(1, NO_LISTENER)).expect_err("there is no program").to_string();
+        assert!(reported.starts_with("cannot start broker 1: "), "{reported}");
+        assert!(!broker::daemon(directory.path(), 1).pid_file.exists());
     }
 
     #[test]

@@ -61,7 +61,8 @@ pub struct Consume {
     /// Only this partition; may be repeated.
     #[arg(short, long = "partition", value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
     pub(super) partitions: Vec<i32>,
-    /// Start at beginning, end, an OFFSET, -COUNT before the end, s@MS at a time; e@MS ends before a time.
+    /// Start at beginning, end, an OFFSET, -COUNT before the end, s@TIME at a time; e@TIME ends before a time. A time
+    /// is in milliseconds since 1970, or like 2026-11-21T08:00, in UTC unless a zone like +01:00 follows.
     #[arg(short, long = "offset", value_name = "WHERE", allow_hyphen_values = true, value_parser = start::mark)]
     pub(super) offsets: Vec<Mark>,
     /// Start with the oldest records, like --offset beginning; with --group, only in partitions without a committed

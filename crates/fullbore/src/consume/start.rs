@@ -1,15 +1,16 @@
 //! The start and end of a read, in the syntax of kcat's -o.
 
 use crate::failure::Failure;
+use crate::time::datetime;
 use fullbore_client::consume::StartOffset;
 
 /// The value of one `--offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A start: `beginning`, `end`, an offset, a negative number (-3 is 3 records before the end), `s@MS` or `@MS` (a
-    /// time).
+    /// A start: `beginning`, `end`, an offset, a negative number (-3 is 3 records before the end), `s@TIME` or `@TIME`.
+    /// A time is a number of milliseconds since 1970, or is written like `2026-11-21T08:00`, which also needs no `s@`.
     Start(StartOffset),
-    /// An end: `e@MS`. The read ends before the first record of this time or later.
+    /// An end: `e@TIME`. The read ends before the first record of this time or later.
     Until(i64),
 }
 
@@ -18,8 +19,17 @@ pub enum Mark {
 /// # Errors
 /// Returns a text with the allowed values if `text` is not one of them.
 pub fn mark(text: &str) -> Result<Mark, String> {
-    let allowed = || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, or e@MS to end before a time";
-    let time = |text: &str| text.parse::<i64>().ok().filter(|ms| *ms >= 0).ok_or_else(|| allowed().to_owned());
+    let allowed = || {
+        "must be beginning, end, an OFFSET, -COUNT before the end, s@TIME to start at a time, or e@TIME to end before \
+         a time; TIME is in ms since 1970, or like 2026-11-21T08:00:00.000, UTC unless it ends like +01:00"
+            .to_owned()
+    };
+    // No record has a time before 1970, so such a time is the beginning.
+    let date = |text: &str| datetime(text).map(|ms| ms.max(0)).map_err(|_| allowed());
+    let time = |text: &str| match text.parse::<i64>() {
+        Ok(ms) => Some(ms).filter(|ms| *ms >= 0).ok_or_else(allowed),
+        Err(_) => date(text),
+    };
     match text {
         "beginning" | "earliest" => Ok(Mark::Start(StartOffset::Earliest)),
         "end" | "latest" => Ok(Mark::Start(StartOffset::Latest)),
@@ -29,7 +39,7 @@ pub fn mark(text: &str) -> Result<Mark, String> {
             _ => match text.parse::<i64>() {
                 Ok(count) if text.starts_with('-') => Ok(Mark::Start(StartOffset::Back(count.saturating_neg()))),
                 Ok(offset) => Ok(Mark::Start(StartOffset::At(offset))),
-                Err(_) => Err(allowed().to_owned()),
+                Err(_) => date(text).map(|ms| Mark::Start(StartOffset::From(ms))),
             },
         },
     }
@@ -47,7 +57,7 @@ pub fn start_and_end(marks: &[Mark], otherwise: StartOffset) -> Result<(StartOff
             Mark::Start(mark) => start.replace(*mark).is_some(),
         };
         if doubled {
-            return Err(Failure::new("--offset: give at most one start and at most one end (e@MS)"));
+            return Err(Failure::new("--offset: give at most one start and at most one end (e@TIME)"));
         }
     }
     Ok((start.unwrap_or(otherwise), until))
@@ -58,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_offset_are_kcats() {
+    fn values_of_offset_are_kcats_and_times() {
         for (text, expected) in [
             ("beginning", Mark::Start(StartOffset::Earliest)),
             ("latest", Mark::Start(StartOffset::Latest)),
@@ -68,10 +78,15 @@ mod tests {
             ("s@1000", Mark::Start(StartOffset::From(1000))),
             ("@1000", Mark::Start(StartOffset::From(1000))),
             ("e@1000", Mark::Until(1000)),
+            ("2000-02-29T00:00", Mark::Start(StartOffset::From(951_782_400_000))),
+            ("s@2000-02-29T01:00:00.000+01:00", Mark::Start(StartOffset::From(951_782_400_000))),
+            ("@2000-02-29T00:00:01Z", Mark::Start(StartOffset::From(951_782_401_000))),
+            ("e@2000-02-29T00:00", Mark::Until(951_782_400_000)),
+            ("1969-12-31T00:00", Mark::Start(StartOffset::From(0))),
         ] {
             assert_eq!(mark(text), Ok(expected), "{text}");
         }
-        for wrong in ["", "x", "s@", "e@-1", "1.5", "stored", "@x"] {
+        for wrong in ["", "x", "s@", "e@-1", "1.5", "stored", "@x", "e@2000-02-29", "2000-02-30T00:00"] {
             assert!(mark(wrong).is_err(), "{wrong}");
         }
     }

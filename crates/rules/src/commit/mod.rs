@@ -39,7 +39,7 @@ mod uploads;
 
 pub use batch::{AppendedBatch, AppendedBatches, BatchKind, Confirmation, DisklessPartitionId, ObjectBatch, ObjectId};
 pub use decide::{CommitDecision, CommitState, CommittedObject, PartitionAborted, commit};
-pub use numbers::{ObjectNumbers, drawn_ms};
+pub use numbers::{ObjectNumbers, drawn_ms, first_drawn_at};
 pub use object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
 pub use run::{BatchRun, PackedBatch};
 pub use state::{PartitionState, last_stable_offset};

@@ -17,6 +17,12 @@ pub fn drawn_ms(object: ObjectId) -> i64 {
     (object >> BITS) * 1000
 }
 
+/// Returns the smallest id for which [`drawn_ms`] returns `ms` or later.
+pub fn first_drawn_at(ms: i64) -> ObjectId {
+    let second = ms.div_euclid(1000) + i64::from(ms.rem_euclid(1000) > 0);
+    second.saturating_mul(1 << BITS)
+}
+
 /// Draws the ids of the objects that a process makes.
 #[derive(Debug)]
 pub struct ObjectNumbers {
@@ -55,6 +61,15 @@ mod tests {
         assert_eq!(later, [(1_700_000_001 << 31) | 1]);
         assert_eq!(later.into_iter().chain(first).map(drawn_ms).max(), Some(1_700_000_001_000));
         assert_ne!(ObjectNumbers::new(7).draw(1, 0), ObjectNumbers::new(8).draw(1, 0));
+    }
+
+    #[test]
+    fn first_number_drawn_at_a_time_is_the_smallest() {
+        for ms in [0, 1, 999, 1000, 1001, 1_700_000_000_999, -1, -1000] {
+            let first = first_drawn_at(ms);
+            assert!(drawn_ms(first) >= ms && drawn_ms(first - 1) < ms, "{ms}");
+        }
+        assert_eq!(first_drawn_at(i64::MAX), i64::MAX);
     }
 
     #[test]

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::super::store::{ChangeSource, PartitionRow};
 use super::rows::{PARTITION, each, partition};
-use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
-use fullbore_db::postgres::known_changes::change_counts;
+use fullbore_db::postgres::known_changes::{change_counts, check_version, version_query};
 use fullbore_db::postgres::rows::next;
+use fullbore_db::{StoreError, Version};
 
 /// A change feed that polls over a connection.
 pub struct PostgresChanges {
@@ -37,7 +37,7 @@ impl PostgresChanges {
         PostgresChanges { connection, broker_id, seen: ChangeCounts::new(), noted }
     }
 
-    fn question(&self) -> String {
+    fn question(&self, version: Option<Version>) -> String {
         let counters = format!(
             "SELECT broker_id, counter FROM fullbore.diskless_brokers WHERE broker_id <> ({}) ORDER BY broker_id",
             self.broker_id
@@ -45,7 +45,8 @@ impl PostgresChanges {
         let since = |(broker, counter): (&i32, &i64)| format!("p.changed_by = ({broker}) AND p.changed_at > {counter}");
         let known: Vec<String> = self.seen.iter().map(since).collect();
         let known = if known.is_empty() { "false".to_owned() } else { known.join(" OR ") };
-        format!("{counters}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
+        let version = version_query(version);
+        format!("{counters}; {version}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
     }
 
     /// Returns the rows whose last change was made by one of `brokers`. These brokers had no counter at the previous
@@ -62,11 +63,12 @@ impl PostgresChanges {
 
 impl ChangeSource for PostgresChanges {
     fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError> {
-        let mut known = self.noted.counts();
+        let (mut known, version) = (self.noted.counts(), self.noted.version());
         known.remove(&self.broker_id);
-        let answers = self.connection.begin_with(&self.question()).map_err(|error| error.failed())?;
+        let answers = self.connection.begin_with(&self.question(version)).map_err(|error| error.failed())?;
         let mut answers = answers.into_iter();
         let counters = change_counts(&next(&mut answers)?)?;
+        check_version(version, &next(&mut answers)?)?;
         // If this poll fails, `seen` stays as it is. The connection may have reached an older copy of the database, and
         // the next poll may reach the newest database again.
         if let Some(lacks) = lacking(&known, &counters) {

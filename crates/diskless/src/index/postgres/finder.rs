@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, first_drawn_at};
 
 use super::super::damaged;
-use super::super::store::{AbortedTransactions, LENGTH_BITS_MAX, PartitionRow, RunSource};
+use super::super::store::{AbortedTransactions, LENGTH_BITS_MAX, OLD_RUNS_AT_ONCE, PartitionRow, RunSource};
 use super::super::time_search::{RunPlace, RunTime};
 use super::rows::{ABORTED, PARTITION, RUN, aborted, array, each, partition, run};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
-use fullbore_db::postgres::rows::{DatabaseRow, Rows, next, number};
+use fullbore_db::postgres::rows::{DatabaseRow, Rows, next, number, optional_number};
 
 /// A connection for reads of the index.
 pub struct PostgresFinder {
@@ -75,6 +75,25 @@ impl RunSource for PostgresFinder {
             Ok((number(row, 2)?, time))
         };
         in_order(places.len(), each(&rows, time)?)
+    }
+
+    fn skip_old(
+        &mut self,
+        partition: DisklessPartitionId,
+        from: i64,
+        since_ms: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        let object = first_drawn_at(since_ms);
+        let rows = self.query(&format!(
+            "SELECT coalesce(
+               min(base_offset) FILTER (WHERE max_timestamp_so_far >= ({since_ms}) OR object >= ({object})),
+               max(base_offset))
+             FROM (
+               SELECT base_offset, object, max_timestamp_so_far FROM fullbore.diskless_runs
+               WHERE partition = {partition} AND base_offset >= ({from})
+               ORDER BY base_offset LIMIT {OLD_RUNS_AT_ONCE}) AS looked_at"
+        ))?;
+        rows.first().map_or(Ok(None), |row| optional_number(row, 0))
     }
 
     fn aborted(

@@ -2,16 +2,18 @@
 //! the second one writes and commits.
 //!
 //! Invariant: no transaction begins on a database that lacks a change known to this broker, or that has another schema
-//! version. If this broker committed to an older copy of the database, offsets would be assigned twice. An operator may
-//! also have accepted an older copy while this broker was frozen; such a copy is refused as well.
+//! version. The newest version of the metadata is such a change, too. If this broker committed to an older copy of the
+//! database, offsets would be assigned twice. An operator may also have accepted an older copy while this broker was
+//! frozen; such a copy is refused as well.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fullbore_db::postgres::known_changes::{CHANGE_COUNTS, change_counts};
+use fullbore_db::postgres::known_changes::{CHANGE_COUNTS, change_counts, check_version, version_query};
 use fullbore_db::postgres::schema::check_schema as check_database_schema;
 use fullbore_db::postgres::{DatabaseConnection, rows};
-use fullbore_db::{CommitError, StoreError};
+use fullbore_db::{CommitError, StoreError, Version};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
@@ -68,22 +70,30 @@ impl Guarded {
 
     fn begin_as(&mut self, begin: &str, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.abandon();
-        // Read the counts before the query. Counts that are recorded later may include commits that the query does not
-        // see.
-        let known = self.noted.counts();
+        // Read the known changes before the query. Changes that are recorded later may include commits that the query
+        // does not see.
+        let (known, version) = (self.noted.counts(), self.noted.version());
         let schema = format!("SELECT {CLOCK_MS}, version FROM fullbore.schema_version");
         let began = Instant::now();
-        let answers = self.connection.begin_with(&format!("{begin}; {schema}; {CHANGE_COUNTS}; {statements}"));
+        let checks = format!("{schema}; {CHANGE_COUNTS}; {}", version_query(version));
+        let answers = self.connection.begin_with(&format!("{begin}; {checks}; {statements}"));
         let mut answers = answers.map_err(|error| error.failed())?.into_iter();
         self.is_open = true;
-        let checked = self.check(&known, &mut answers, began);
+        let checked = self.check(&known, version, &mut answers, began);
         self.or_abandon(checked.map(|()| answers))
     }
 
-    fn check(&mut self, known: &ChangeCounts, answers: &mut IndexAnswers, began: Instant) -> Result<(), StoreError> {
+    fn check(
+        &mut self,
+        known: &ChangeCounts,
+        version: Option<Version>,
+        answers: &mut IndexAnswers,
+        began: Instant,
+    ) -> Result<(), StoreError> {
         let clock_and_schema = rows::next(answers)?;
         check_database_schema(&clock_and_schema)?;
         let found = change_counts(&rows::next(answers)?)?;
+        check_version(version, &rows::next(answers)?).inspect_err(|error| self.log_went_back(error))?;
         if let Some(lacks) = lacking(known, &found) {
             return Err(self.has_gone_back(&lacks.to_string(), lacks.known));
         }
@@ -100,14 +110,18 @@ impl Guarded {
     /// Logs that the database lacks a change, at most once a minute. `lacks` describes the change. Returns the error
     /// for the caller.
     pub fn has_gone_back(&self, lacks: &str, known: i64) -> StoreError {
+        self.log_went_back(&lacks);
+        StoreError::WentBack(known.cast_unsigned())
+    }
+
+    fn log_went_back(&self, lacks: &dyn Display) {
         if let Some(left_out) = self.went_back.due() {
             tracing::error!(
-                lacks,
+                %lacks,
                 left_out,
                 "cannot commit to the index of diskless topics: its database is an older copy or another one; restore the newest backup"
             );
         }
-        StoreError::WentBack(known.cast_unsigned())
     }
 
     /// Logs that an older copy of the database was accepted, at most once a minute. Returns the error for the caller.

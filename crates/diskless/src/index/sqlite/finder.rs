@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::path::Path;
 
-use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, first_drawn_at};
 use fullbore_rules::sequence::AbortedTransaction;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
-use super::super::store::{AbortedTransactions, LENGTH_BITS_MAX, PartitionRow, RunSource};
+use super::super::store::{AbortedTransactions, LENGTH_BITS_MAX, OLD_RUNS_AT_ONCE, PartitionRow, RunSource};
 use super::super::time_search::{RunPlace, RunTime};
 use super::file;
 use super::rows::{RUN, partition, runs};
@@ -66,6 +66,27 @@ impl RunSource for SqliteFinder {
             places.iter().map(|(id, offset)| last.query_row(params![id, offset], time).optional()).collect()
         };
         times().map_err(|error| sqlite_failed(&error))
+    }
+
+    fn skip_old(
+        &mut self,
+        partition: DisklessPartitionId,
+        from: i64,
+        since_ms: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        let text = format!(
+            "SELECT coalesce(
+               min(CASE WHEN max_timestamp_so_far >= ?3 OR object >= ?4 THEN base_offset END), max(base_offset))
+             FROM (
+               SELECT base_offset, object, max_timestamp_so_far FROM runs
+               WHERE partition = ?1 AND base_offset >= ?2 ORDER BY base_offset LIMIT {OLD_RUNS_AT_ONCE})"
+        );
+        let object = first_drawn_at(since_ms);
+        let found = || -> rusqlite::Result<Option<i64>> {
+            let mut found = self.connection.prepare_cached(&text)?;
+            found.query_row(params![partition, from, since_ms, object], |row| row.get(0))
+        };
+        found().map_err(|error| sqlite_failed(&error))
     }
 
     fn aborted(

@@ -91,6 +91,7 @@ async fn marker_is_cut_or_a_page_at_the_start_it_is_read_again_later() {
         S3Fault::Status(200, "InternalError"),
         S3Fault::Cut,
         S3Fault::Status(400, "RequestTimeout"),
+        S3Fault::Status(409, "OperationAborted"),
         S3Fault::Status(403, "RequestTimeTooSkewed"),
         S3Fault::Status(403, "SlowDown"),
     ] {

@@ -1,5 +1,5 @@
 //! The flags and the output of `groups reset-offsets`. `scenario` computes the new offsets, and `logs` requests the
-//! offsets of the logs. `csv` writes and reads the files of `--export` and `--from-file`, and `time` parses times.
+//! offsets of the logs. `csv` writes and reads the files of `--export` and `--from-file`.
 //!
 //! Each step handles all groups together, so that thousands of groups need few round trips. Invariant: without
 //! --execute no offset is changed. With --execute, only offsets of groups without members are changed.
@@ -8,7 +8,6 @@ mod csv;
 mod logs;
 mod offsets;
 mod scenario;
-mod time;
 
 use super::select::{SelectedTopic, Which, partitions, topic};
 use crate::client::Where;
@@ -16,6 +15,7 @@ use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use crate::table::{aligned, row};
+use crate::time;
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::ClientError;

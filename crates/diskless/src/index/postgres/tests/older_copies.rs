@@ -1,6 +1,7 @@
 //! Tests the index on a database that is replaced by an older copy while brokers use it.
 
 use super::*;
+use fullbore_db::Version;
 use fullbore_db::postgres::schema::CHANGES_SKIPPED;
 
 /// The database is replaced by an older copy. Later, the newest database is put back.
@@ -50,6 +51,39 @@ fn database_is_an_older_copy_nothing_is_committed() {
     assert_eq!(until_known(&mut one, &object(3)), [appended(30)]);
     assert_eq!(until_known(&mut other, &object(4)), [appended(40)]);
     assert_eq!(until_known(&mut broker(1).0, &object(5)), [appended(50)]);
+}
+
+/// The copy has all changes to diskless topics, and lacks the newest version of the metadata only.
+#[test]
+fn older_copy_lacks_metadata_only_nothing_is_committed_or_read() {
+    let back_end = PostgresBackEnd::new();
+    back_end.add_topic("t", TOPIC);
+    let (settings, known) =
+        (PlaneSettings::new(&back_end.database.url(), None, 10_000), Arc::<KnownChanges>::default());
+    let opened = open(&settings, 1, back_end.directory.path(), CLUSTER, Arc::clone(&known));
+    let (store, _, mut changes) = opened.expect("opened");
+    let (mut one, mut other) = (Index::new(store, 128), back_end.index(2));
+    let partition = one.store.create("topic", TOPIC, 1).expect("made")[0].id;
+    let objects = registered(&mut one, 5);
+    let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
+    back_end.database.run("INSERT INTO fullbore.versions VALUES (500, 7, now(), NULL)");
+    known.raise_version(Version { number: 500, nonce: 7 });
+    assert_eq!(until_known(&mut one, &object(0)), [appended(0)]);
+    changes.changed().expect("read");
+    let lacking = ["UPDATE fullbore.versions SET mark = 8 WHERE version = 500", "DELETE FROM fullbore.versions"];
+    for (at, copy) in lacking.iter().enumerate() {
+        back_end.database.run(copy);
+        let before = known.counts();
+        // A broker that does not know the version commits to the copy. The first broker must not note this commit.
+        until_known(&mut other, &object(1 + at));
+        let done = one.commit(&[object(3)], NOW).map(|answer| answer.verdicts);
+        assert_eq!(done, Err(CommitError::Refused(StoreError::WentBack(500))));
+        assert_eq!(changes.changed().map(|rows| rows.len()), Err(StoreError::WentBack(500)));
+        assert_eq!(known.counts(), before);
+    }
+    // An accepted copy skips versions. The newest one is then larger than the known one.
+    back_end.database.run("INSERT INTO fullbore.versions VALUES (501, 7, now(), NULL)");
+    assert_eq!(until_known(&mut one, &object(3)), [appended(30)]);
 }
 
 /// The command that accepts the copy cannot notice a frozen broker, because that broker sends no heartbeats. The broker
