@@ -215,7 +215,8 @@ impl HttpService for StoreClient {
 #[error("the store answered before it had received the whole body of the request")]
 struct AnsweredEarly;
 
-/// An error: the store, or a proxy in front of it, redirects the request. [`super::error`] finds the status in the text.
+/// An error: the store, or a proxy in front of it, redirects the request. [`super::error`] finds the status in the
+/// text.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the store redirects the request to the host {host} (status code: {status}), and the broker follows no redirects; \

@@ -207,8 +207,8 @@ impl Ownership {
             tracing::error!(
                 error,
                 left_out,
-                "cannot use the object store: clients of diskless topics get KAFKA_STORAGE_ERROR and retry, and the \
-                 broker puts and deletes nothing there; put the store that diskless.storage names back in its place"
+                "cannot use the object store: clients get KAFKA_STORAGE_ERROR and retry, and the broker changes \
+                 nothing there; put the store that diskless.storage names back in its place"
             );
         }
         ObjectError::Unavailable(error)

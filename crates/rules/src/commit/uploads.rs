@@ -224,8 +224,8 @@ impl UploadWindow {
         }
     }
 
-    /// Halves the window because of an upload that has ended at `now` and took `took`, unless it began before the window
-    /// was last halved.
+    /// Halves the window because of an upload that has ended at `now` and took `took`. Does nothing if the upload began
+    /// before the window was last halved.
     fn halve(&mut self, now: Duration, took: Duration) {
         if now.saturating_sub(took) < self.halved {
             return;
