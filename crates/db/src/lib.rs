@@ -63,7 +63,12 @@ impl StoreError {
     /// Returns true if the database cannot be used now, but can be used again without a restart: it is away, or an
     /// older copy was restored in its place.
     pub fn is_outage(&self) -> bool {
-        matches!(self, Self::Away(_) | Self::WentBack(_) | Self::LacksChanges(_))
+        matches!(self, Self::Away(_)) || self.is_behind()
+    }
+
+    /// Returns true if the database lacks commits that this process knows.
+    pub fn is_behind(&self) -> bool {
+        matches!(self, Self::WentBack(_) | Self::LacksChanges(_))
     }
 }
 

@@ -39,6 +39,19 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// heartbeat does no harm.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
+/// The reason why a session for heartbeats has ended.
+enum SessionEnd {
+    Failed(QueryError),
+    /// The database lacks commits that this broker knows.
+    LacksCommits(StoreError),
+}
+
+impl From<QueryError> for SessionEnd {
+    fn from(error: QueryError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// The running heartbeats. A drop of this value ends their thread.
 pub struct Heartbeats {
     received: watch::Receiver<HeartbeatAnswer>,
@@ -52,6 +65,8 @@ struct HeartbeatSender<K, B> {
     process: Uuid,
     every: Duration,
     number: u64,
+    /// The pause before the next attempt to connect.
+    pause: Duration,
     notes: Notes,
     known: K,
     behind: Arc<B>,
@@ -88,6 +103,7 @@ impl Heartbeats {
             process,
             every,
             number: 0,
+            pause: PAUSE_MIN,
             notes,
             known,
             behind,
@@ -119,25 +135,24 @@ where
     K: Fn() -> Option<Version> + Send + Sync + Clone + 'static,
     B: Fn(u64) + Send + Sync + 'static,
 {
-    /// Sends heartbeats until the future is dropped. Reconnects when the connection fails.
+    /// Sends heartbeats until the future is dropped. Reconnects when the connection fails, and when the database lacks
+    /// commits. The new connection may reach the newest database, for example at another host.
     async fn run(&mut self) {
-        let mut pause = PAUSE_MIN;
         self.count(|calls| calls.begin_to_heartbeat(self.server.call_max + self.every));
         loop {
-            let before = self.number;
-            let Err(error) = self.connected().await;
+            let Err(end) = self.connected().await;
             self.count(CountedCalls::heartbeat_failed);
-            if self.number > before {
-                pause = PAUSE_MIN;
+            match end {
+                SessionEnd::Failed(error) => log_failure(&self.vain, &error.words),
+                SessionEnd::LacksCommits(error) => log_failure(&self.went_back, &error.to_string()),
             }
-            log_failure(&self.vain, &error.words);
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            sleep(self.pause).await;
+            self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// Sends heartbeats over one connection, until it fails.
-    async fn connected(&mut self) -> Result<std::convert::Infallible, QueryError> {
+    /// Sends heartbeats over one connection, until it fails or its database lacks commits.
+    async fn connected(&mut self) -> Result<std::convert::Infallible, SessionEnd> {
         let (notify, mut notified) = watch::channel(0);
         let session = PostgresSession::open(&self.server, SETTINGS, notify).await?;
         session.query(&self.greeting(), self.server.call_max).await?;
@@ -162,11 +177,8 @@ where
             self.number += 1;
             let went_back = known.filter(|known| answer.lacks(*known)).map(|known| StoreError::WentBack(known.number));
             let checked = went_back.map_or_else(|| self.server.changes.check(&changes, &answer.changes), Err);
-            if let Err(error) = checked {
-                self.count(CountedCalls::heartbeat_failed);
-                log_failure(&self.went_back, &error.to_string());
-                continue;
-            }
+            checked.map_err(SessionEnd::LacksCommits)?;
+            self.pause = PAUSE_MIN;
             if known.is_none_or(|known| known.number < answer.newest.number) {
                 (self.behind)(answer.newest.number);
             }

@@ -284,7 +284,9 @@ impl Store for Postgres {
     }
 
     fn read_since(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
-        self.peek(at)
+        let read = self.peek(at);
+        self.connection.hang_up_if_behind(&read);
+        read
     }
 
     fn heartbeats_of(&mut self, broker: i32, process: Uuid) -> Result<Option<u64>, StoreError> {

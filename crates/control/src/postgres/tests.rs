@@ -1,5 +1,7 @@
 //! Tests with a PostgreSQL server: passwords and TLS, unusable databases, the schema, and heartbeats.
 
+mod hosts;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fullbore_tests::postgres::Database;

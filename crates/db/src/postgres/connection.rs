@@ -15,6 +15,7 @@ use super::error::QueryError;
 use super::rows::Rows;
 use super::server::Server;
 use super::session::PostgresSession;
+use crate::StoreError;
 
 /// Minimum pause after a failed attempt to connect. The pause doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -112,6 +113,13 @@ impl DatabaseConnection {
         if self.session.is_some() {
             // If this fails, `query` closes the session, which also ends the transaction.
             let _ = self.query("ROLLBACK");
+        }
+    }
+
+    /// Closes the session if its database lacks commits. The next session may reach the newest database.
+    pub fn hang_up_if_behind<T>(&mut self, done: &Result<T, StoreError>) {
+        if done.as_ref().is_err_and(StoreError::is_behind) {
+            self.hang_up();
         }
     }
 

@@ -59,10 +59,9 @@ impl PostgresChanges {
         ));
         each(&next(&mut answers.map_err(|error| error.failed())?.into_iter())?, partition)
     }
-}
 
-impl ChangeSource for PostgresChanges {
-    fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError> {
+    /// Returns the rows that changed since the last poll.
+    fn poll(&mut self) -> Result<Vec<PartitionRow>, StoreError> {
         let (mut known, version) = (self.noted.counts(), self.noted.version());
         known.remove(&self.broker_id);
         let answers = self.connection.begin_with(&self.question(version)).map_err(|error| error.failed())?;
@@ -85,5 +84,13 @@ impl ChangeSource for PostgresChanges {
         }
         self.seen = counters;
         Ok(rows)
+    }
+}
+
+impl ChangeSource for PostgresChanges {
+    fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError> {
+        let changed = self.poll();
+        self.connection.hang_up_if_behind(&changed);
+        changed
     }
 }

@@ -80,7 +80,9 @@ impl Guarded {
         let mut answers = answers.map_err(|error| error.failed())?.into_iter();
         self.is_open = true;
         let checked = self.check(&known, version, &mut answers, began);
-        self.or_abandon(checked.map(|()| answers))
+        let checked = self.or_abandon(checked.map(|()| answers));
+        self.connection.hang_up_if_behind(&checked);
+        checked
     }
 
     fn check(
