@@ -177,7 +177,10 @@ where
             self.number += 1;
             let went_back = known.filter(|known| answer.lacks(*known)).map(|known| StoreError::WentBack(known.number));
             let checked = went_back.map_or_else(|| self.server.changes.check(&changes, &answer.changes), Err);
-            checked.map_err(SessionEnd::LacksCommits)?;
+            if let Err(error) = checked {
+                self.server.hosts.begin_after(session.host());
+                return Err(SessionEnd::LacksCommits(error));
+            }
             self.pause = PAUSE_MIN;
             if known.is_none_or(|known| known.number < answer.newest.number) {
                 (self.behind)(answer.newest.number);

@@ -273,7 +273,9 @@ impl Store for Postgres {
     type Transaction<'a> = PostgresTransaction<'a>;
 
     fn begin(&mut self, at: Option<Version>) -> Result<(PostgresTransaction<'_>, Progress), StoreError> {
-        match self.lock(at) {
+        let locked = self.lock(at);
+        self.connection.hang_up_if_behind(&locked);
+        match locked {
             Ok(progress) => Ok((PostgresTransaction { store: self, is_open: true }, progress)),
             Err(error) => {
                 // The session may hold the lock. Close the connection, which also releases the lock.

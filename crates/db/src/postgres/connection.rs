@@ -116,9 +116,13 @@ impl DatabaseConnection {
         }
     }
 
-    /// Closes the session if its database lacks commits. The next session may reach the newest database.
+    /// Closes the session if its database lacks commits. The next session begins with the next host, which may have the
+    /// newest database.
     pub fn hang_up_if_behind<T>(&mut self, done: &Result<T, StoreError>) {
         if done.as_ref().is_err_and(StoreError::is_behind) {
+            if let Some(session) = &self.session {
+                self.server.hosts.begin_after(session.host());
+            }
             self.hang_up();
         }
     }

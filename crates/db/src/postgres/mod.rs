@@ -1,6 +1,7 @@
 //! PostgreSQL: sessions with one request at a time, and the schema of a cluster's database.
 //!
-//! - `server` has the connection's parameters, which `url` and `tls` read from a URL.
+//! - `server` has the connection's parameters, which `url` and `tls` read from a URL. `hosts` has the order in which a
+//!   connection tries the hosts of the URL.
 //! - `settings` has the settings of every session, and makes them work behind a pooler, too. `session` is a session
 //!   that asynchronous tasks use. `connection` is for threads that block, and opens a new session if the last one has
 //!   ended.
@@ -11,6 +12,7 @@
 
 mod connection;
 mod error;
+mod hosts;
 pub mod known_changes;
 mod refused;
 pub mod rows;

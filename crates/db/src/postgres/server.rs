@@ -11,6 +11,7 @@ use fullbore_tls::MaterialError;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
+use super::hosts::Hosts;
 use super::known_changes::KnownChanges;
 use super::settings::SessionSettings;
 use super::tls::{Encryption, MakeSession};
@@ -30,6 +31,8 @@ const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 pub struct Server {
     /// The connection's parameters. They do not include a password that is in a file.
     pub config: Config,
+    /// The hosts of `config`.
+    pub hosts: Hosts,
     encryption: Encryption,
     password_file: Option<PathBuf>,
     /// The time limit of one call.
@@ -76,13 +79,13 @@ impl Server {
             .keepalives_idle(call_max.max(KEEPALIVE_MIN))
             .keepalives_interval(Duration::from_secs(1))
             .keepalives_retries(5);
-        // Divide the time limit among the hosts, so that a silent host leaves time for the others.
-        let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX).max(1);
-        config.connect_timeout(call_max / hosts);
+        let hosts = Hosts::new(&config);
+        config.connect_timeout(share(call_max, &hosts));
         let shown = shown(&config);
         let password_file = settings.password_file.clone();
         Ok(Self {
             config,
+            hosts,
             encryption,
             password_file,
             call_max,
@@ -108,13 +111,20 @@ impl Server {
         &self.shown
     }
 
-    /// Returns the configuration of a new session, with the parameters of the URL and `settings`. Reads the files with
-    /// the password, the authorities and the certificate again, since they may have changed.
+    /// Returns the time limit of one host during an attempt to connect. The hosts share the time limit of a call, so
+    /// that a silent host leaves time for the others.
+    pub fn host_max(&self) -> Duration {
+        share(self.call_max, &self.hosts)
+    }
+
+    /// Returns the configuration of a new session with the host at this index. The configuration has the parameters of
+    /// the URL and `settings`. Reads the files with the password, the authorities and the certificate again, since they
+    /// may have changed.
     ///
     /// # Errors
     /// Returns [`BadServer`] if a file cannot be read or used.
-    pub fn session(&self, settings: Option<&SessionSettings>) -> Result<(Config, MakeSession), BadServer> {
-        let mut config = self.config.clone();
+    pub fn session(&self, host: usize, settings: Option<&SessionSettings>) -> Result<(Config, MakeSession), BadServer> {
+        let mut config = self.hosts.only(&self.config, host);
         if let Some(file) = &self.password_file {
             let unreadable = |error| BadServer(format!("control.plane.password.file={}: {error}", file.display()));
             let password = read_text(file, SETTINGS_FILE_MAX).map_err(unreadable)?;
@@ -126,6 +136,10 @@ impl Server {
         }
         Ok((config, self.encryption.load().map_err(unusable)?))
     }
+}
+
+fn share(call_max: Duration, hosts: &Hosts) -> Duration {
+    call_max / u32::try_from(hosts.count()).unwrap_or(u32::MAX)
 }
 
 fn unusable(error: MaterialError) -> BadServer {

@@ -29,6 +29,8 @@ const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 /// An open session. A task that drives the session's connection runs on the runtime in which the session was opened.
 pub struct PostgresSession {
     client: Client,
+    /// The index of the session's host in the URL.
+    host: usize,
     driven: JoinHandle<()>,
     counted: Option<CountedCalls>,
     /// `SET LOCAL` statements that precede each request. Empty if the session's own settings take effect.
@@ -71,13 +73,35 @@ impl PostgresSession {
         Ok(session)
     }
 
-    /// Connects with the settings. If a pooler refuses them, connects again without them.
+    /// Connects to the first host that accepts the session. Returns the error of the last host if none of them does.
     async fn begun(
         server: &Server,
         settings: &SessionSettings,
         notified: watch::Sender<u64>,
     ) -> Result<Self, QueryError> {
-        let with = |settings| server.session(settings).map_err(|bad| QueryError::unusable(bad.0));
+        let host_max = server.host_max();
+        let mut last = QueryError::not_requested("the URL has no host");
+        for host in server.hosts.order() {
+            match timeout(host_max, Self::begun_at(server, host, settings, notified.clone())).await {
+                Ok(Ok(session)) => {
+                    server.hosts.begin_with(host);
+                    return Ok(session);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = QueryError::slow(format!("no connection within {} ms", host_max.as_millis())),
+            }
+        }
+        Err(last)
+    }
+
+    /// Connects to one host with the settings. If a pooler refuses them, connects again without them.
+    async fn begun_at(
+        server: &Server,
+        host: usize,
+        settings: &SessionSettings,
+        notified: watch::Sender<u64>,
+    ) -> Result<Self, QueryError> {
+        let with = |settings| server.session(host, settings).map_err(|bad| QueryError::unusable(bad.0));
         let (config, encrypted) = with(Some(settings))?;
         let connected = match config.connect(encrypted).await {
             Err(error) if refuses_settings(&error) => {
@@ -100,7 +124,12 @@ impl PostgresSession {
                 }
             }
         });
-        Ok(Self { client, driven, counted: server.counted.clone(), in_transactions: String::new() })
+        Ok(Self { client, host, driven, counted: server.counted.clone(), in_transactions: String::new() })
+    }
+
+    /// Returns the index of the session's host in the URL.
+    pub fn host(&self) -> usize {
+        self.host
     }
 
     /// Returns true if a pooler does not pass the session's settings on to the server. In that case each transaction
