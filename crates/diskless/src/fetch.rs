@@ -271,13 +271,14 @@ mod shared_slots_tests;
 
 #[cfg(test)]
 mod tests {
+    use super::super::fair_permits::ReaderId;
     use super::super::objects::BodyProgress;
     use super::super::objects::double::StoreDouble;
     use super::*;
     use tokio::time::timeout;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
-    const READ: ReadFor = ReadFor { partition: 1, offset: 0 };
+    const READ: ReadFor = ReadFor { reader: ReaderId::Client(1), partition: 1, offset: 0 };
 
     async fn fetcher(store: &Arc<StoreDouble>, len: usize) -> (RangeFetcher, Arc<Mutex<ObjectCache>>) {
         let objects = Objects::over(store.clone(), "one");

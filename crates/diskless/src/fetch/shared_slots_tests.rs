@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::fair_permits::ReaderId;
 use super::super::objects::double::StoreDouble;
 use super::super::tries::SILENT_MAX;
 use super::*;
@@ -25,11 +26,15 @@ async fn fetcher(store: &Arc<StoreDouble>, large: ObjectId) -> RangeFetcher {
     RangeFetcher::new(objects, cache, 16, Arc::default())
 }
 
+fn read_of(reader: i64, partition: i64, offset: i64) -> ReadFor {
+    ReadFor { reader: ReaderId::Client(reader as u64), partition, offset }
+}
+
 /// Lets `partition` read whole large objects ahead. Returns at once.
 fn read_ahead(fetcher: &RangeFetcher, partition: i64, ids: Range<ObjectId>) {
     for id in ids {
         let fetcher = fetcher.clone();
-        let read = ReadFor { partition, offset: id };
+        let read = read_of(partition, partition, id);
         tokio::spawn(async move { fetcher.fetch(read, id, 0..LARGE * BLOCK).await });
     }
 }
@@ -37,7 +42,7 @@ fn read_ahead(fetcher: &RangeFetcher, partition: i64, ids: Range<ObjectId>) {
 /// Reads a small object for another partition. Returns how long that took.
 async fn small_read(fetcher: &RangeFetcher, id: ObjectId) -> Duration {
     let began = Instant::now();
-    let read = ReadFor { partition: id, offset: 0 };
+    let read = read_of(id, id, 0);
     assert_eq!(fetcher.fetch(read, id, 0..100).await, Ok(()));
     began.elapsed()
 }
@@ -62,7 +67,7 @@ async fn gets_of_some_objects_hang_other_objects_are_read() {
     let store = StoreDouble::taking(MS(20));
     let fetcher = fetcher(&store, 48).await;
     let healthy =
-        (0..24).map(|partition| fetcher.fetch(ReadFor { partition, offset: 0 }, 25 + partition, 0..LARGE * BLOCK));
+        (0..24).map(|partition| fetcher.fetch(read_of(partition, partition, 0), 25 + partition, 0..LARGE * BLOCK));
     assert!(futures_util::future::join_all(healthy).await.iter().all(Result::is_ok));
     store.hang_gets_of(1..=24);
     (0..24).for_each(|reader| read_ahead(&fetcher, reader, reader + 1..reader + 2));
@@ -96,7 +101,7 @@ async fn block_is_requested_by_a_reader_far_behind_another_reader_gets_it_in_its
     read_ahead(&fetcher, 1, 1..21);
     sleep(MS(5000)).await;
     let began = Instant::now();
-    let read = ReadFor { partition: 2, offset: 0 };
+    let read = read_of(2, 2, 0);
     assert_eq!(fetcher.fetch(read, 20, 3 * BLOCK..3 * BLOCK + 10).await, Ok(()));
     assert!(began.elapsed() < MS(6000), "{:?}", began.elapsed());
 }
@@ -107,7 +112,7 @@ async fn store_is_wide_a_reader_uses_all_slots() {
     let fetcher = fetcher(&store, 48).await;
     let read_all = async |ids: Range<ObjectId>| {
         let began = Instant::now();
-        let read = |id| ReadFor { partition: 1, offset: id };
+        let read = |id| read_of(1, 1, id);
         let reads = ids.map(|id| fetcher.fetch(read(id), id, 0..LARGE * BLOCK));
         let done = futures_util::future::join_all(reads).await;
         assert!(done.iter().all(Result::is_ok), "{done:?}");
@@ -116,4 +121,24 @@ async fn store_is_wide_a_reader_uses_all_slots() {
     let (first, second) = (read_all(1..25).await, read_all(25..49).await);
     assert!(first <= MS(300), "{first:?}");
     assert!(second <= MS(110), "{second:?}: 16 and 8 GETs of 50 ms");
+}
+
+/// Regression test: a reader at the end of a partition waited until the readers behind it had all their windows.
+#[tokio::test(start_paused = true)]
+async fn readers_are_behind_in_a_partition_a_reader_near_its_end_waits_for_one_get() {
+    let store = StoreDouble::taking(MS(20));
+    let fetcher = fetcher(&store, 24).await;
+    store.narrow(1e6);
+    for reader in 1..5 {
+        for id in 6 * reader - 5..6 * reader + 1 {
+            let fetcher = fetcher.clone();
+            tokio::spawn(async move { fetcher.fetch(read_of(reader, 1, id), id, 0..LARGE * BLOCK).await });
+        }
+    }
+    for (at, id) in (1000..1005).enumerate() {
+        sleep(MS(7000)).await;
+        let began = Instant::now();
+        assert_eq!(fetcher.fetch(read_of(90 + at as i64, 1, id), id, 0..100).await, Ok(()));
+        assert!(began.elapsed() < MS(4000), "{:?}", began.elapsed());
+    }
 }
