@@ -12,6 +12,7 @@
 //! the store before it returns them.
 
 pub mod aborted;
+mod batch_units;
 mod by_time;
 #[cfg(test)]
 mod by_time_tests;
@@ -415,11 +416,13 @@ impl Reader {
     /// Requests a search and fetch of the batches from `offset` on for `client`, and returns at once. The partition's
     /// waiters are woken when this is done.
     ///
-    /// If too many requests of the client are already under way, this request is dropped. When one of them ends, the
-    /// waiter is woken and makes its request again.
+    /// If the client's requests that are under way contain `offset`, or if there are too many of them, this request is
+    /// dropped. When one of them ends, the waiter is woken and makes its request again.
     pub fn request(&self, partition: &Arc<PartitionView>, offset: i64, client: u64) {
         let Some(number) = partition.number() else { return };
-        if !self.shared.under_way.lock().begin(number, client, offset) {
+        if self.shared.is_under_way(number, client, offset)
+            || !self.shared.under_way.lock().begin(number, client, offset)
+        {
             return;
         }
         let read = ReadFor { reader: ReaderId::Client(client), partition: number, offset };
@@ -474,6 +477,13 @@ impl ReaderShared {
         Ok(())
     }
 
+    /// Returns true if a window of `client` that contains `offset` is being fetched, so that no request is needed.
+    fn is_under_way(&self, partition: DisklessPartitionId, client: u64, offset: i64) -> bool {
+        let is_covered = self.under_way.lock().covers(partition, client, offset);
+        // If another fetch has failed, all windows of the partition are gone and must be found again.
+        is_covered && !self.windows.lock().runs_from(partition, offset).0.is_empty()
+    }
+
     /// Finds and fetches the window that begins at the offset of `read`. Wakes the waiters each time that a part
     /// arrives. If the index has no extent with this offset, refreshes the partition instead.
     async fn read_ahead(self: &Arc<Self>, read: ReadFor, partition: &Arc<PartitionView>) -> Result<(), ReadError> {
@@ -481,12 +491,12 @@ impl ReaderShared {
             return self.refresh(std::slice::from_ref(partition)).await;
         };
         let mut fetches = JoinSet::new();
-        for PartAhead { run, range, .. } in ahead {
-            let read = ReadFor { offset: run.base_offset, ..read };
+        for part in ahead {
+            let read = ReadFor { offset: part.run.base_offset, ..read };
             let (shared, partition) = (Arc::clone(self), Arc::clone(partition));
             fetches.spawn(task::boxed(async move {
-                let fetched = shared.fetcher.fetch(read, run.object, range).await;
-                fetched.map_err(|error| shared.run_failed(&partition, &run, &error))
+                let fetched = shared.fetch_part(read, &partition, &part).await;
+                fetched.map_err(|error| shared.run_failed(&partition, &part.run, &error))
             }));
         }
         let (mut lost, mut failed) = (BTreeMap::new(), None);
@@ -541,6 +551,9 @@ impl ReaderShared {
         let room = self.found.acquire(read, batches, batches).await;
         let window = Window::new(offset..end, ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
         self.windows.lock().insert(number, window);
+        if let ReaderId::Client(client) = read.reader {
+            self.under_way.lock().found(number, client, offset, end);
+        }
         Ok(Some((ahead, room)))
     }
 
@@ -562,7 +575,7 @@ impl ReaderShared {
                     let number = partition.number().unwrap_or_default();
                     let reader = ReaderId::LookUp(number);
                     let read = ReadFor { reader, partition: number, offset: place.base_offset };
-                    let fetched = self.fetcher.fetch(read, place.object, range.clone()).await;
+                    let fetched = self.fetcher.fetch(read, place.object, range.clone(), range.end).await;
                     fetched.map_err(|error| self.fetch_failed(&error))?
                 }
             }

@@ -4,7 +4,7 @@
 //! Invariant: a client has at most [`ASKED_MAX`] requests for a partition, and all clients together have at most
 //! [`OF_PARTITION_MAX`].
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use fullbore_rules::commit::DisklessPartitionId;
 
@@ -16,8 +16,9 @@ const OF_PARTITION_MAX: usize = 256;
 /// The requests that are waiting or under way.
 #[derive(Debug, Default)]
 pub struct UnderWay {
-    /// The partition, client and offset of each request.
-    requests: BTreeSet<(DisklessPartitionId, u64, i64)>,
+    /// The end of the window of each request, by its partition, client and offset. A window that is not found yet ends
+    /// at its offset.
+    requests: BTreeMap<(DisklessPartitionId, u64, i64), i64>,
 }
 
 impl UnderWay {
@@ -27,7 +28,19 @@ impl UnderWay {
             self.requests.range((partition, *clients.start(), 0)..=(partition, *clients.end(), i64::MAX)).count()
         };
         let has_room = count(client..=client) < ASKED_MAX && count(0..=u64::MAX) < OF_PARTITION_MAX;
-        has_room && self.requests.insert((partition, client, offset))
+        let key = (partition, client, offset);
+        has_room && !self.requests.contains_key(&key) && self.requests.insert(key, offset).is_none()
+    }
+
+    /// Notes that the window of a request is found and ends at `end`.
+    pub fn found(&mut self, partition: DisklessPartitionId, client: u64, offset: i64, end: i64) {
+        self.requests.entry((partition, client, offset)).and_modify(|of| *of = end);
+    }
+
+    /// Returns true if the window of a request of this client contains `offset`.
+    pub fn covers(&self, partition: DisklessPartitionId, client: u64, offset: i64) -> bool {
+        let before = (partition, client, i64::MIN)..=(partition, client, offset);
+        self.requests.range(before).any(|(_, end)| offset < *end)
     }
 
     /// Removes a request that has ended.
@@ -54,7 +67,10 @@ mod tests {
         assert!(under_way.begin(1, 2, 0) && !under_way.begin(1, 2, 0) && under_way.begin(2, 1, 0));
         let begun = (3..1000).filter(|client| under_way.begin(1, *client, 0)).count();
         assert_eq!(begun, OF_PARTITION_MAX - ASKED_MAX - 1);
+        under_way.found(1, 1, 5, 2000);
+        assert!(under_way.covers(1, 1, 1999) && !under_way.covers(1, 1, 2000) && !under_way.covers(1, 2, 1999));
         under_way.end(1, 1, 5);
+        assert!(!under_way.covers(1, 1, 1999));
         assert!(under_way.begin(1, 9999, 5));
     }
 }
