@@ -3,6 +3,8 @@
 //!
 //! The cache never waits and does no I/O.
 //!
+//! The blocks of a batch that is being fetched with several GETs are *kept*: other blocks are evicted before them.
+//!
 //! Invariant: each kind has a limit of bytes, which it does not exceed. If necessary, the limit of fetched blocks is
 //! raised to twice the largest range that a reader requested at once. An evicted part or block stays in memory while a
 //! response uses a slice of it, but no longer counts for the limit.
@@ -36,6 +38,8 @@ pub struct ObjectCache {
     /// Fetched blocks in order of their last use.
     used: BTreeMap<u64, (ObjectId, u32)>,
     clock: u64,
+    /// How many fetches keep each of these blocks, whether it is in the cache or not.
+    kept: HashMap<(ObjectId, u32), usize>,
     fetched_bytes: usize,
     fetched_bytes_max: usize,
     /// Size of the largest range that a reader requested at once. If the cache could not hold all blocks of that range,
@@ -78,6 +82,7 @@ impl ObjectCache {
             fetched: HashMap::new(),
             used: BTreeMap::new(),
             clock: 0,
+            kept: HashMap::new(),
             fetched_bytes: 0,
             fetched_bytes_max,
             range_max: 0,
@@ -124,9 +129,44 @@ impl ObjectCache {
         self.fetched_bytes += bytes.len();
         self.used.insert(self.clock, (id, block));
         self.fetched.insert((id, block), FetchedBlock { bytes, used: self.clock });
+        let mut kept_left = self.kept.len();
         while self.fetched_bytes > self.fetched_room() {
             let Some((_, (id, block))) = self.used.pop_first() else { break };
+            if kept_left > 0 && self.kept.contains_key(&(id, block)) {
+                kept_left -= 1;
+                self.touch(id, block);
+                continue;
+            }
             self.fetched_bytes -= self.fetched.remove(&(id, block)).map_or(0, |held| held.bytes.len());
+        }
+    }
+
+    /// Keeps the blocks of a range, until [`ObjectCache::release`] is called with the same range. Blocks that are
+    /// fetched later are kept too.
+    pub fn keep(&mut self, id: ObjectId, range: &Range<u32>) {
+        blocks(range).for_each(|block| *self.kept.entry((id, block)).or_default() += 1);
+    }
+
+    /// No longer keeps the blocks of a range. They count as used now, so that a reader can read them.
+    pub fn release(&mut self, id: ObjectId, range: &Range<u32>) {
+        for block in blocks(range) {
+            if let Some(fetches) = self.kept.get_mut(&(id, block)) {
+                *fetches -= 1;
+                if *fetches == 0 {
+                    self.kept.remove(&(id, block));
+                }
+            }
+            self.touch(id, block);
+        }
+    }
+
+    /// Makes a fetched block the most recently used one.
+    fn touch(&mut self, id: ObjectId, block: u32) {
+        if let Some(held) = self.fetched.get_mut(&(id, block)) {
+            self.clock += 1;
+            self.used.remove(&held.used);
+            held.used = self.clock;
+            self.used.insert(self.clock, (id, block));
         }
     }
 
@@ -274,6 +314,24 @@ mod tests {
         assert_eq!(cache.bytes(), (0, 20));
         cache.forget_fetched(9, 0);
         assert_eq!((cache.bytes(), cache.used.len()), ((0, 10), 1));
+    }
+
+    #[test]
+    fn blocks_of_a_batch_are_kept_others_are_evicted_before_them() {
+        let mut cache = ObjectCache::new(0, 40);
+        cache.keep(1, &(0..2 * BLOCK));
+        cache.insert_fetched(1, 0, bytes(10, 0));
+        (0..10).for_each(|block| cache.insert_fetched(2, block, bytes(10, 0)));
+        cache.insert_fetched(1, 1, bytes(10, 0));
+        assert!(cache.find(1, 0, 10).is_some() && cache.find(1, BLOCK, 10).is_some());
+        assert!(cache.find(2, 9 * BLOCK, 10).is_some() && cache.find(2, 7 * BLOCK, 10).is_none());
+        cache.release(1, &(0..2 * BLOCK));
+        (0..4).for_each(|block| cache.insert_fetched(3, block, bytes(10, 0)));
+        assert!(cache.find(1, 0, 10).is_none() && cache.kept.is_empty() && cache.used.len() == 4);
+        // Even kept blocks are evicted if there are no others.
+        cache.keep(4, &(0..9 * BLOCK));
+        (0..9).for_each(|block| cache.insert_fetched(4, block, bytes(10, 0)));
+        assert_eq!((cache.bytes(), cache.used.len()), ((0, 40), 4));
     }
 
     #[test]

@@ -5,8 +5,12 @@
 //! decides how long to pause before an object that could not be read is read again. [`Tries`] decides when a slow GET
 //! gets a second try.
 //!
+//! A batch is read as a whole, so its blocks must be in the cache at the same time. A batch that needs several GETs
+//! therefore first takes room for all its blocks, and the cache keeps them until the last one is fetched. The room is
+//! half of the cache. Batches of one GET need no room, so they do not wait behind large ones.
+//!
 //! A GET without progress leaves its slot to others, so that a part of the store that hangs does not stop the reads of
-//! other objects. Such GETs have at most [`SILENT_BLOCKS_MAX`] blocks.
+//! other objects. It also gives up its room. Such GETs have at most [`SILENT_BLOCKS_MAX`] blocks.
 //!
 //! Invariant: each block has at most one fetch under way.
 
@@ -34,6 +38,9 @@ use super::tries::Tries;
 const ATTEMPTS: u32 = 3;
 /// How long the fetcher waits after the first attempt. Each further wait is twice as long.
 const BACKOFF: Duration = Duration::from_millis(20);
+/// Number of blocks that one GET may always fetch if the reader needs them together. A small batch that crosses the
+/// boundary of two blocks then needs one GET.
+const TOGETHER: usize = 2;
 /// Maximum number of blocks of all GETs that have left their slots because they make no progress.
 const SILENT_BLOCKS_MAX: usize = 64;
 /// How often a GET without progress checks if it may leave its slot, while other such GETs have all the blocks.
@@ -51,6 +58,8 @@ struct FetcherShared {
     /// A slot for each GET that may run now.
     slots: FairPermits,
     window: Mutex<GetWindow>,
+    /// A permit for each block of a batch that needs several GETs.
+    room: FairPermits,
     /// Permits for the blocks of GETs that have left their slots.
     silent: Semaphore,
     tries: Arc<Tries>,
@@ -59,6 +68,20 @@ struct FetcherShared {
     failed: Mutex<FailedReads>,
     counts: Arc<StoreCounts>,
     began: Instant,
+}
+
+/// The room for a batch that needs several GETs. While it exists, the cache keeps the blocks of the batch.
+struct BatchRoom<'f> {
+    cache: &'f Mutex<ObjectCache>,
+    id: ObjectId,
+    range: Range<u32>,
+    _permits: FairPermit<'f>,
+}
+
+impl Drop for BatchRoom<'_> {
+    fn drop(&mut self) {
+        self.cache.lock().release(self.id, &self.range);
+    }
 }
 
 /// The progress of all tries of a GET.
@@ -92,6 +115,7 @@ impl RangeFetcher {
             cache,
             slots: FairPermits::new(window.gets()),
             window: Mutex::new(window),
+            room: FairPermits::new(0),
             silent: Semaphore::new(SILENT_BLOCKS_MAX),
             tries: Arc::new(Tries::new("GET", 0)),
             claims: BlockClaims::default(),
@@ -107,42 +131,61 @@ impl RangeFetcher {
         &self.shared.tries
     }
 
-    /// Fetches a range of an object into the cache, for the reader `read`. If another fetch of a block is under way,
-    /// waits for it.
+    /// Fetches a range of an object into the cache, for the reader `read`, who needs its blocks together. If another
+    /// fetch of a block is under way, waits for it. The last GET may go on up to `until`, which is at least
+    /// `range.end`.
     ///
     /// # Errors
     /// Returns the [`ObjectError`] of the last attempt, or of an earlier GET whose pause is not over yet. Returns
-    /// [`ObjectError::Short`] if the object ends before `range.end`. The cache then has the bytes up to the end of the
-    /// object.
-    pub async fn fetch(&self, read: ReadFor, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
+    /// [`ObjectError::Short`] if the object ends before the bytes that the last GET was to return. The cache then has
+    /// the bytes up to the end of the object.
+    pub async fn fetch(&self, read: ReadFor, id: ObjectId, range: Range<u32>, until: u32) -> Result<(), ObjectError> {
         let shared = &*self.shared;
-        let (object, mut at) = (shared.claims.of(id), range.start);
-        while let Some(next) = shared.missing(id, at..range.end) {
+        let (object, mut at, mut room) = (shared.claims.of(id), range.start, None);
+        let is_small = blocks(&range).len() <= TOGETHER;
+        while let Some(next) = shared.missing(id, at..range.end, until) {
+            if room.is_none() && shared.needs_room(&(next.start..range.end)) {
+                let is_fetched = || shared.missing(id, at..range.end, until).is_none();
+                room = tokio::select! {
+                    biased;
+                    () = object.until(next.start, |_| is_fetched()) => None,
+                    room = shared.take_room(read, id, range.clone()) => Some(room),
+                };
+                continue;
+            }
             object.until(next.start, |is_claimed| !is_claimed).await;
             let slot = tokio::select! {
                 biased;
                 () = shared.is_fetched_by_another(&object, id, at..range.end, next.start) => continue,
                 slot = shared.slots.acquire(read, 1, next.len()) => slot,
             };
-            let Some(next) = shared.missing(id, at..range.end) else { break };
+            let Some(next) = shared.missing(id, at..range.end, until) else { break };
             let Some(claim) = object.claim(&next) else { continue };
             // Another fetch may have added the blocks just before the claim. The last block of an object may be short,
-            // so a block counts as cached if it has the bytes before `range.end`.
-            let claimed = claim.range.start..claim.range.end.min(range.end);
-            let Some(next) = shared.missing(id, claimed).filter(|still| still.start == claim.range.start) else {
+            // so a block counts as cached if it has the bytes before `until`.
+            let claimed = claim.range.start..claim.range.end.min(until);
+            let Some(next) =
+                shared.missing(id, claimed.clone(), claimed.end).filter(|still| still.start == claim.range.start)
+            else {
                 continue;
             };
-            let wanted = next.start..next.end.min(range.end);
-            let bytes = self.get(read, id, next.clone(), wanted.len(), slot).await?;
+            let wanted = next.start..next.end.min(until);
+            let bytes = self.get(read, id, next.clone(), wanted.len(), (slot, &mut room)).await?;
             self.insert(id, &next, &bytes);
             if bytes.len() < wanted.len() {
                 let short = ObjectError::Short { id, end: next.start + bytes.len() as u32 };
                 shared.failed.lock().failed(id, &wanted, &short, Instant::now());
                 return Err(short);
             }
-            at = next.end;
+            // Keeps the start of a large batch, so that its last two blocks do not count as a small one.
+            at = if is_small { next.end } else { at };
         }
         Ok(())
+    }
+
+    /// Returns true if the cache lacks any block of a range.
+    pub fn is_missing(&self, id: ObjectId, range: Range<u32>) -> bool {
+        self.shared.cache.lock().missing(id, range, 1).is_some()
     }
 
     /// Adds those blocks of a range to the cache for which `bytes` has any bytes.
@@ -166,14 +209,14 @@ impl RangeFetcher {
     }
 
     /// Sends a GET in `slot`, and repeats it in another slot if it fails or returns fewer than `wanted` bytes. If even
-    /// the last attempt returns fewer bytes, returns these.
+    /// the last attempt returns fewer bytes, returns these. `room` is given up if the GET makes no progress.
     async fn get(
         &self,
         read: ReadFor,
         id: ObjectId,
         range: Range<u32>,
         wanted: usize,
-        slot: FairPermit<'_>,
+        (slot, room): (FairPermit<'_>, &mut Option<BatchRoom<'_>>),
     ) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let has_failed = shared.failed.lock().check(id, &range, Instant::now())?;
@@ -181,7 +224,7 @@ impl RangeFetcher {
         let (mut slot, mut backoff) = (slot, BACKOFF);
         for attempt in 1.. {
             // The slot is released during the pause, so that other GETs can use it.
-            match shared.attempt(id, range.clone(), slot).await {
+            match shared.attempt(id, range.clone(), slot, room).await {
                 Ok(bytes) if bytes.len() < wanted && attempt < attempts => {}
                 Ok(bytes) => {
                     // Short bytes, or wrong ones for the second time, may be those of another store.
@@ -217,20 +260,47 @@ impl RangeFetcher {
 }
 
 impl FetcherShared {
-    /// Returns the first blocks that the cache lacks of a range, as many as a GET may fetch now.
-    fn missing(&self, id: ObjectId, range: Range<u32>) -> Option<Range<u32>> {
-        let blocks_max = self.window.lock().blocks();
-        self.cache.lock().missing(id, range, blocks_max)
+    /// Returns the first blocks that the cache lacks, as many as a GET may fetch now. The first one is in `range`, and
+    /// the last one may be before `until`.
+    fn missing(&self, id: ObjectId, range: Range<u32>, until: u32) -> Option<Range<u32>> {
+        let (end, is_small) = (range.end, blocks(&range).len() <= TOGETHER);
+        let first = self.cache.lock().missing(id, range, 1)?.start;
+        let least = if is_small { blocks(&(first..end)).len() as u32 } else { 1 };
+        let blocks_max = self.window.lock().blocks().max(least);
+        self.cache.lock().missing(id, first..until, blocks_max)
+    }
+
+    /// Returns true if a reader that needs the blocks of `range` together needs several GETs for them.
+    fn needs_room(&self, range: &Range<u32>) -> bool {
+        blocks(range).len() > TOGETHER.max(self.window.lock().blocks() as usize)
+    }
+
+    /// Waits for room for all blocks of `range`. If they are more than half of the cache, waits until no other batch
+    /// has room.
+    async fn take_room(&self, read: ReadFor, id: ObjectId, range: Range<u32>) -> BatchRoom<'_> {
+        let room = self.cache.lock().fetched_room() / BLOCK as usize / 2;
+        self.room.set_limit(room);
+        let permits = self.room.acquire(read, blocks(&range).len(), range.len()).await;
+        self.cache.lock().keep(id, &range);
+        BatchRoom { cache: &self.cache, id, range, _permits: permits }
     }
 
     /// Waits until the first missing block of `range`, which begins at `next`, is in the cache or is being fetched.
     async fn is_fetched_by_another(&self, object: &ObjectClaims, id: ObjectId, range: Range<u32>, next: u32) {
-        let is_missing = || self.missing(id, range.clone()).is_some_and(|missing| missing.start == next);
+        let end = range.end;
+        let is_missing = || self.missing(id, range.clone(), end).is_some_and(|missing| missing.start == next);
         object.until(next, |is_claimed| is_claimed || !is_missing()).await;
     }
 
-    /// Sends a GET in `slot`, hedged by a second GET. If it makes no progress, releases the slot before it ends.
-    async fn attempt(&self, id: ObjectId, range: Range<u32>, slot: FairPermit<'_>) -> Result<Bytes, ObjectError> {
+    /// Sends a GET in `slot`, hedged by a second GET. If it makes no progress, releases the slot and the room before it
+    /// ends.
+    async fn attempt(
+        &self,
+        id: ObjectId,
+        range: Range<u32>,
+        slot: FairPermit<'_>,
+        room: &mut Option<BatchRoom<'_>>,
+    ) -> Result<Bytes, ObjectError> {
         let progress = GetProgress::default();
         let get = |of_try: BodyProgress| {
             progress.0.lock().push(of_try.clone());
@@ -246,7 +316,7 @@ impl FetcherShared {
             biased;
             done = &mut got => done,
             _silent = self.silent(&progress, &range) => {
-                drop(slot);
+                drop((slot, room.take()));
                 got.await
             }
         };
@@ -280,6 +350,7 @@ mod shared_slots_tests;
 #[cfg(test)]
 mod tests {
     use super::super::failed::PAUSE;
+    use super::super::fair_permits::ReaderId;
     use super::super::index::temp_index::TempIndex;
     use super::super::objects::BodyProgress;
     use super::super::objects::double::{StoreDouble, s3_storage};
@@ -288,7 +359,11 @@ mod tests {
     use tokio::time::timeout;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
-    const READ: ReadFor = ReadFor { partition: 1, offset: 0 };
+    const READ: ReadFor = ReadFor { reader: ReaderId::Client(1), partition: 1, offset: 0 };
+
+    async fn fetch(fetcher: &RangeFetcher, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
+        fetcher.fetch(READ, id, range.clone(), range.end).await
+    }
 
     async fn fetcher(store: &Arc<StoreDouble>, len: usize) -> (RangeFetcher, Arc<Mutex<ObjectCache>>) {
         let objects = Objects::over(store.clone(), "one");
@@ -302,7 +377,7 @@ mod tests {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 3 << 20).await;
         let wants =
-            [0..10, 5..BLOCK + 1, 0..3 * BLOCK, 2 * BLOCK..2 * BLOCK + 5].map(|range| fetcher.fetch(READ, 1, range));
+            [0..10, 5..BLOCK + 1, 0..3 * BLOCK, 2 * BLOCK..2 * BLOCK + 5].map(|range| fetch(&fetcher, 1, range));
         let [one, two, three, four] = wants;
         let done = tokio::join!(one, two, three, four);
         assert_eq!(done, (Ok(()), Ok(()), Ok(()), Ok(())));
@@ -319,7 +394,7 @@ mod tests {
     async fn several_want_a_block_that_ends_with_its_object_it_is_fetched_once() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 500_000).await;
-        let wants = (0..5).map(|run| fetcher.fetch(READ, 1, run * 100_000..(run + 1) * 100_000));
+        let wants = (0..5).map(|run| fetch(&fetcher, 1, run * 100_000..(run + 1) * 100_000));
         let done = futures_util::future::join_all(wants).await;
         assert!(done.iter().all(Result::is_ok), "{done:?}");
         assert_eq!(store.gets(), 1);
@@ -330,8 +405,8 @@ mod tests {
     async fn fetching_reader_is_gone_another_goes_on() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 10).await;
-        assert!(timeout(MS(10), fetcher.fetch(READ, 1, 0..10)).await.is_err());
-        assert_eq!(fetcher.fetch(READ, 1, 0..10).await, Ok(()));
+        assert!(timeout(MS(10), fetch(&fetcher, 1, 0..10)).await.is_err());
+        assert_eq!(fetch(&fetcher, 1, 0..10).await, Ok(()));
         assert!(cache.lock().find(1, 0, 10).is_some());
         assert!(cache.lock().find(1, 0, 11).is_none(), "it ends there");
     }
@@ -341,19 +416,19 @@ mod tests {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 10).await;
         store.fail_next(2);
-        assert_eq!(fetcher.fetch(READ, 1, 0..10).await, Ok(()));
+        assert_eq!(fetch(&fetcher, 1, 0..10).await, Ok(()));
         store.hang_next(1);
         fetcher.forget(1, 0..10);
-        assert_eq!(fetcher.fetch(READ, 1, 0..10).await, Ok(()));
+        assert_eq!(fetch(&fetcher, 1, 0..10).await, Ok(()));
         let before = store.gets();
-        assert_eq!(fetcher.fetch(READ, 2, 0..10).await, Err(ObjectError::NotFound(2)));
+        assert_eq!(fetch(&fetcher, 2, 0..10).await, Err(ObjectError::NotFound(2)));
         assert_eq!(store.gets() - before, ATTEMPTS as usize);
-        assert_eq!(fetcher.fetch(READ, 2, BLOCK..BLOCK + 1).await, Err(ObjectError::NotFound(2)));
+        assert_eq!(fetch(&fetcher, 2, BLOCK..BLOCK + 1).await, Err(ObjectError::NotFound(2)));
         assert_eq!(store.gets() - before, ATTEMPTS as usize, "it is not asked for again so soon");
-        let short = fetcher.fetch(READ, 1, 0..11).await.expect_err("it has ten bytes");
+        let short = fetch(&fetcher, 1, 0..11).await.expect_err("it has ten bytes");
         assert_eq!(short, ObjectError::Short { id: 1, end: 10 });
         assert!(cache.lock().find(1, 0, 10).is_some(), "what there is of it");
-        let short = fetcher.fetch(READ, 1, BLOCK..BLOCK + 1).await.expect_err("it has ten bytes");
+        let short = fetch(&fetcher, 1, BLOCK..BLOCK + 1).await.expect_err("it has ten bytes");
         assert_eq!(short, ObjectError::Short { id: 1, end: BLOCK });
     }
     #[tokio::test(start_paused = true)]
@@ -362,7 +437,7 @@ mod tests {
         let (fetcher, _) = fetcher(&store, 10).await;
         let (began, before) = (Instant::now(), store.gets());
         while began.elapsed() < MS(10_000) {
-            let wants = (0..8).map(|block| fetcher.fetch(READ, 2, block * BLOCK..block * BLOCK + 1));
+            let wants = (0..8).map(|block| fetch(&fetcher, 2, block * BLOCK..block * BLOCK + 1));
             let done = futures_util::future::join_all(wants).await;
             assert!(done.iter().all(|done| *done == Err(ObjectError::NotFound(2))));
             sleep(MS(10)).await;
@@ -381,18 +456,18 @@ mod tests {
         objects.put(1, vec![Bytes::from(vec![7; 10])], BodyProgress::default()).await.expect("put");
         let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 30)));
         let fetcher = RangeFetcher::new(objects, cache, 2, Arc::default());
-        assert_eq!(fetcher.fetch(READ, 1, 0..10).await, Ok(()));
+        assert_eq!(fetch(&fetcher, 1, 0..10).await, Ok(()));
         let marker = s3.directory().join("some/where/cluster");
         let ours = std::fs::read_to_string(&marker).expect("the marker");
         std::fs::write(&marker, "other 012345678901234567890A").expect("written");
         fetcher.forget(1, 0..10);
-        let failed = fetcher.fetch(READ, 1, 0..10).await.expect_err("wrong bytes a second time");
+        let failed = fetch(&fetcher, 1, 0..10).await.expect_err("wrong bytes a second time");
         assert!(matches!(failed, ObjectError::Unavailable(_)), "{failed:?}");
         sleep(PAUSE).await;
-        let failed = fetcher.fetch(READ, 1, 0..11).await.expect_err("short bytes");
+        let failed = fetch(&fetcher, 1, 0..11).await.expect_err("short bytes");
         assert!(matches!(failed, ObjectError::Unavailable(_)), "{failed:?}");
         std::fs::write(&marker, ours).expect("written");
         sleep(PAUSE).await;
-        assert_eq!(fetcher.fetch(READ, 1, 0..11).await, Err(ObjectError::Short { id: 1, end: 10 }));
+        assert_eq!(fetch(&fetcher, 1, 0..11).await, Err(ObjectError::Short { id: 1, end: 10 }));
     }
 }

@@ -162,7 +162,7 @@ impl DisklessPartition {
 impl DisklessPartition {
     /// Returns whole batches that are in memory. The first one is the batch with `offset`, and the last one ends at the
     /// offset that `isolation` allows. They have at most `max_bytes` in total; with `at_least_one`, the first batch may
-    /// be larger.
+    /// be larger. `client` is the number of the connection that reads.
     ///
     /// Returns `None` if batches must first be found or fetched, or if the view must be refreshed. In that case,
     /// requests this work. When it is done, the partition's waiters are woken.
@@ -176,6 +176,7 @@ impl DisklessPartition {
         max_bytes: u32,
         at_least_one: bool,
         since: Instant,
+        client: u64,
     ) -> Result<Option<Read>, ReadError> {
         if self.view.is_gone() {
             return Err(ReadError::Gone);
@@ -222,13 +223,13 @@ impl DisklessPartition {
             return self.request(failed.map(|why| why.at(offset)), |reader, view| reader.request_aborted(view, offset));
         }
         let end = range.as_ref().map_or(end, |range| range.end().min(end));
-        match reader.find(&self.view, offset..end, max_bytes, at_least_one) {
+        match reader.find(&self.view, offset..end, max_bytes, at_least_one, client) {
             Found::Records(records, end_offset) => {
                 let aborted = range.map_or(none_aborted, |range| Some(range.of(offset..end_offset)));
                 Ok(Some(read(records, end_offset, aborted)))
             }
             Found::Missing => {
-                self.request(failed.map(|why| why.at(offset)), |reader, view| reader.request(view, offset))
+                self.request(failed.map(|why| why.at(offset)), |reader, view| reader.request(view, offset, client))
             }
         }
     }

@@ -12,13 +12,15 @@
 //! the store before it returns them.
 
 pub mod aborted;
+mod batch_units;
 mod by_time;
 #[cfg(test)]
 mod by_time_tests;
 mod failed_reads;
+mod under_way;
 
 use fullbore_host::task;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -30,9 +32,10 @@ use parking_lot::{Mutex, RwLock};
 use tokio::task::JoinSet;
 
 use self::aborted::AbortedRanges;
+use self::under_way::UnderWay;
 use super::assemble::{Assembly, is_intact};
 use super::cache::{BLOCK, FoundRange, ObjectCache, UploadedParts, are_little_of_blocks, blocks};
-use super::fair_permits::{FairPermit, FairPermits, ReadFor};
+use super::fair_permits::{FairPermit, FairPermits, ReadFor, ReaderId};
 use super::fetch::RangeFetcher;
 use super::index::{PartitionRow, RunFinder};
 use super::partition_view::PartitionView;
@@ -52,8 +55,6 @@ const FINDS: usize = 16;
 const FOUND_BATCHES_MAX: usize = 1 << 20;
 /// The cost of an extent that is being fetched, in addition to its batches. The unit is the cost of one batch.
 const RUN_COST: usize = 64;
-/// Maximum number of read-ahead requests of a partition that are waiting or under way.
-const ASKED_MAX: usize = 16;
 /// Number of GETs in a row with wrong bytes after which a batch counts as lost.
 const WRONG_MAX: u32 = 3;
 
@@ -88,8 +89,7 @@ struct ReaderShared {
     windows: Mutex<ReadAhead>,
     aborted: Mutex<AbortedRanges>,
     to_refresh: Mutex<ToRefresh>,
-    /// The partition and offset of each read-ahead request that is under way.
-    under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
+    under_way: Mutex<UnderWay>,
     finds: FairPermits,
     /// Permits for the batches of windows that are found but not fetched yet.
     found: FairPermits,
@@ -316,16 +316,17 @@ impl Reader {
 
     /// Returns the first batches of `offsets`, as far as they are in memory. `offsets.end` must not exceed the high
     /// watermark, because clients must not see later records yet. The batches have at most `max_bytes` in total; with
-    /// `at_least_one`, the first batch may be larger.
+    /// `at_least_one`, the first batch may be larger. `client` is the number of the connection that reads.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
         offsets: Range<i64>,
         max_bytes: u32,
         at_least_one: bool,
+        client: u64,
     ) -> Found {
         let (max_bytes, start) = (self.shared.given.share(max_bytes, at_least_one), offsets.start);
-        let places = self.places(partition, offsets, max_bytes);
+        let places = self.places(partition, offsets, max_bytes, client);
         let Some(first) = places.first() else { return Found::Missing };
         if first.size > max_bytes && !at_least_one {
             return Found::Records(Records::default(), start);
@@ -380,7 +381,7 @@ impl Reader {
 
     /// Returns the positions of the first batches in `offsets`, with about `max_bytes` bytes in total. If the next
     /// read-ahead window is due, requests it.
-    fn places(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
+    fn places(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, max_bytes: u32, client: u64) -> Vec<Place> {
         let Range { start: offset, end: log_end } = offsets;
         let mut runs = partition.runs_from(offset);
         if runs.is_empty()
@@ -389,7 +390,7 @@ impl Reader {
             let (found, next) = self.shared.windows.lock().runs_from(number, offset);
             runs = found;
             if let Some(next) = next.filter(|next| *next < log_end) {
-                self.request(partition, next);
+                self.request(partition, next, client);
             }
         }
         let (mut places, mut bytes, mut next) = (Vec::new(), 0_u64, offset);
@@ -412,28 +413,25 @@ impl Reader {
         places
     }
 
-    /// Requests a search and fetch of the batches from `offset` on, and returns at once. The partition's waiters are
-    /// woken when this is done.
+    /// Requests a search and fetch of the batches from `offset` on for `client`, and returns at once. The partition's
+    /// waiters are woken when this is done.
     ///
-    /// If `ASKED_MAX` requests of the partition are already under way, this request is dropped. When one of them ends,
-    /// the waiter is woken and makes its request again.
-    pub fn request(&self, partition: &Arc<PartitionView>, offset: i64) {
+    /// If the client's requests that are under way contain `offset`, or if there are too many of them, this request is
+    /// dropped. When one of them ends, the waiter is woken and makes its request again.
+    pub fn request(&self, partition: &Arc<PartitionView>, offset: i64, client: u64) {
         let Some(number) = partition.number() else { return };
+        if self.shared.is_under_way(number, client, offset)
+            || !self.shared.under_way.lock().begin(number, client, offset)
         {
-            let mut under_way = self.shared.under_way.lock();
-            // A request continues even if its client is gone, so the number of clients does not limit the number of
-            // requests. Limit it here.
-            let of_partition = under_way.range((number, 0)..=(number, i64::MAX)).count();
-            if of_partition >= ASKED_MAX || !under_way.insert((number, offset)) {
-                return;
-            }
+            return;
         }
+        let read = ReadFor { reader: ReaderId::Client(client), partition: number, offset };
         let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
         task::spawn(async move {
-            if let Err(why) = shared.read_ahead(number, offset, &partition).await {
+            if let Err(why) = shared.read_ahead(read, &partition).await {
                 partition.failed(why);
             }
-            shared.under_way.lock().remove(&(number, offset));
+            shared.under_way.lock().end(number, client, offset);
             partition.wake();
         });
     }
@@ -479,24 +477,26 @@ impl ReaderShared {
         Ok(())
     }
 
-    /// Finds and fetches the window that begins at `offset`. Wakes the waiters each time that a part arrives. If the
-    /// index has no extent with `offset`, refreshes the partition instead.
-    async fn read_ahead(
-        self: &Arc<Self>,
-        number: DisklessPartitionId,
-        offset: i64,
-        partition: &Arc<PartitionView>,
-    ) -> Result<(), ReadError> {
-        let Some((ahead, _room)) = self.find_ahead(number, offset, partition).await? else {
+    /// Returns true if a window of `client` that contains `offset` is being fetched, so that no request is needed.
+    fn is_under_way(&self, partition: DisklessPartitionId, client: u64, offset: i64) -> bool {
+        let is_covered = self.under_way.lock().covers(partition, client, offset);
+        // If another fetch has failed, all windows of the partition are gone and must be found again.
+        is_covered && !self.windows.lock().runs_from(partition, offset).0.is_empty()
+    }
+
+    /// Finds and fetches the window that begins at the offset of `read`. Wakes the waiters each time that a part
+    /// arrives. If the index has no extent with this offset, refreshes the partition instead.
+    async fn read_ahead(self: &Arc<Self>, read: ReadFor, partition: &Arc<PartitionView>) -> Result<(), ReadError> {
+        let Some((ahead, _room)) = self.find_ahead(read, partition).await? else {
             return self.refresh(std::slice::from_ref(partition)).await;
         };
         let mut fetches = JoinSet::new();
-        for PartAhead { run, range, .. } in ahead {
-            let read = ReadFor { partition: number, offset: run.base_offset };
+        for part in ahead {
+            let read = ReadFor { offset: part.run.base_offset, ..read };
             let (shared, partition) = (Arc::clone(self), Arc::clone(partition));
             fetches.spawn(task::boxed(async move {
-                let fetched = shared.fetcher.fetch(read, run.object, range).await;
-                fetched.map_err(|error| shared.run_failed(&partition, &run, &error))
+                let fetched = shared.fetch_part(read, &partition, &part).await;
+                fetched.map_err(|error| shared.run_failed(&partition, &part.run, &error))
             }));
         }
         let (mut lost, mut failed) = (BTreeMap::new(), None);
@@ -510,29 +510,28 @@ impl ReaderShared {
         }
         // If the record at `offset` is lost, report the loss before any other failure. If a later record is lost, the
         // loss is reported when the records before it have been read.
-        match lost_at(offset, &lost).or(failed) {
+        match lost_at(read.offset, &lost).or(failed) {
             Some(why) => {
                 // The positions of the records may have changed, so look them up again after a failure.
-                self.windows.lock().forget(number);
+                self.windows.lock().forget(read.partition);
                 Err(why)
             }
             None => Ok(()),
         }
     }
 
-    /// Finds the window of a partition that begins at `offset`, and adds it to the windows. Returns `None` if the index
-    /// has no extent with `offset`.
+    /// Finds the window that begins at the offset of `read`, and adds it to the windows. Returns `None` if the index
+    /// has no extent with this offset.
     ///
     /// Waits while the windows that are found but not fetched have `FOUND_BATCHES_MAX` batches. Does not wait for a
     /// slot for a GET, because this window may need no GET. Its bytes may be in memory, or another partition may be
     /// fetching them.
     async fn find_ahead(
         &self,
-        number: DisklessPartitionId,
-        offset: i64,
+        read: ReadFor,
         partition: &Arc<PartitionView>,
     ) -> Result<Option<(Vec<PartAhead>, FairPermit<'_>)>, ReadError> {
-        let read = ReadFor { partition: number, offset };
+        let ReadFor { partition: number, offset, .. } = read;
         let _turn = self.finds.acquire(read, 1, 1).await;
         let readers = self.windows.lock().readers(number);
         // Each reader has two windows: one is read while the other is fetched.
@@ -552,6 +551,9 @@ impl ReaderShared {
         let room = self.found.acquire(read, batches, batches).await;
         let window = Window::new(offset..end, ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
         self.windows.lock().insert(number, window);
+        if let ReaderId::Client(client) = read.reader {
+            self.under_way.lock().found(number, client, offset, end);
+        }
         Ok(Some((ahead, room)))
     }
 
@@ -570,8 +572,10 @@ impl ReaderShared {
                     self.is_wrong(partition, place);
                 }
                 None => {
-                    let read = ReadFor { partition: partition.number().unwrap_or_default(), offset: place.base_offset };
-                    let fetched = self.fetcher.fetch(read, place.object, range.clone()).await;
+                    let number = partition.number().unwrap_or_default();
+                    let reader = ReaderId::LookUp(number);
+                    let read = ReadFor { reader, partition: number, offset: place.base_offset };
+                    let fetched = self.fetcher.fetch(read, place.object, range.clone(), range.end).await;
                     fetched.map_err(|error| self.fetch_failed(&error))?
                 }
             }

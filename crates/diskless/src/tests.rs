@@ -313,7 +313,7 @@ async fn change_feed_omits_commits_of_others_their_records_are_read() {
     let (waiter, began) = (Arc::default(), std::time::Instant::now());
     let _registration = partition.view.register(&waiter);
     assert!(
-        partition.try_read(Isolation::ReadUncommitted, 0, 1000, true, began).expect("readable").is_none(),
+        partition.try_read(Isolation::ReadUncommitted, 0, 1000, true, began, 1).expect("readable").is_none(),
         "it is asked for"
     );
     waiter.notified().await;

@@ -122,7 +122,7 @@ impl OneBroker {
     async fn read(&self, offset: i64) -> Read {
         let (partition, since) = (self.partition(0), std::time::Instant::now());
         loop {
-            match partition.try_read(Isolation::ReadCommitted, offset, 1 << 20, true, since).expect("readable") {
+            match partition.try_read(Isolation::ReadCommitted, offset, 1 << 20, true, since, 1).expect("readable") {
                 Some(read) => return read,
                 None => yield_now().await,
             }
@@ -435,7 +435,7 @@ async fn transactions_are_aborted_reads_name_those_with_records_in_what_they_ret
     assert_eq!(broker.aborted(0).await, [0, 4]);
     assert_eq!(broker.aborted(2).await, [4]);
     assert_eq!(broker.aborted(6).await, [0; 0]);
-    let all = broker.partition(0).try_read(Isolation::ReadUncommitted, 0, 1 << 20, true, std::time::Instant::now());
+    let all = broker.partition(0).try_read(Isolation::ReadUncommitted, 0, 1 << 20, true, std::time::Instant::now(), 1);
     let all = all.expect("readable").expect("in memory");
     assert_eq!((all.end_offset, all.aborted), (Some(7), None));
     let counted = |isolation| broker.partition(0).count(isolation, 0, u64::MAX).expect("in memory");

@@ -11,8 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
+/// The number of the next connection.
+static CLIENTS: AtomicU64 = AtomicU64::new(0);
+
 /// The client of a connection.
 pub struct Client {
+    /// Number of the connection, which no other connection of this process has.
+    pub number: u64,
     /// Address of the client.
     pub peer: SocketAddr,
     /// The name of the client's software, from ApiVersions (KIP-511). Empty before that request.
@@ -41,6 +46,7 @@ impl Client {
     pub fn new(peer: SocketAddr, unwritten: Arc<Unwritten>) -> Self {
         let (software_name, software_version) = (Text::default(), Text::default());
         Client {
+            number: CLIENTS.fetch_add(1, Ordering::Relaxed),
             peer,
             software_name,
             software_version,

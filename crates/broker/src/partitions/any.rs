@@ -239,6 +239,7 @@ impl AnyPartition {
     /// With `at_least_one`, the first batch is returned complete even if it is larger than `max_bytes`. Otherwise the
     /// result may be empty. Returns `None` while the log is being opened or the records are being fetched, and wakes
     /// the waiters afterwards. If the opening or the fetch has failed since the time `since`, returns that error.
+    /// `client` is the number of the connection that reads.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if `offset` is out of range, or if the log or the store cannot be read.
@@ -249,6 +250,7 @@ impl AnyPartition {
         max_bytes: u32,
         at_least_one: bool,
         since: Instant,
+        client: u64,
     ) -> Result<Option<Read>, ReadError> {
         match self {
             AnyPartition::Classic(replica) if replica.phase().is_settled() => {
@@ -261,7 +263,9 @@ impl AnyPartition {
                     Ok(None)
                 }
             },
-            AnyPartition::Diskless(partition) => partition.try_read(isolation, offset, max_bytes, at_least_one, since),
+            AnyPartition::Diskless(partition) => {
+                partition.try_read(isolation, offset, max_bytes, at_least_one, since, client)
+            }
         }
     }
 
@@ -287,13 +291,14 @@ impl AnyPartition {
         max_bytes: u32,
         at_least_one: bool,
         since: Instant,
+        client: u64,
     ) -> Result<Option<Read>, ReadError> {
         match self {
             AnyPartition::Classic(replica) if replica.phase().is_settled() => {
                 replica.read_whole(isolation, offset, max_bytes, at_least_one).map(Some)
             }
             // Diskless reads always return complete batches.
-            _ => self.try_read(isolation, offset, max_bytes, at_least_one, since),
+            _ => self.try_read(isolation, offset, max_bytes, at_least_one, since, client),
         }
     }
 

@@ -16,7 +16,7 @@ use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::sequence::AbortedTransaction;
 
 use super::Reader;
-use crate::fair_permits::ReadFor;
+use crate::fair_permits::{ReadFor, ReaderId};
 use crate::index::AbortedTransactions;
 use crate::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
@@ -158,7 +158,8 @@ impl Reader {
         let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
         task::spawn(async move {
             let offsets = offset..partition.bounds().last_stable_offset;
-            let turn = shared.finds.acquire(ReadFor { partition: number, offset }, 1, 1).await;
+            let read = ReadFor { reader: ReaderId::LookUp(number), partition: number, offset };
+            let turn = shared.finds.acquire(read, 1, 1).await;
             let found = shared.finder.aborted(number, offsets, FOUND_MAX).await;
             drop(turn);
             let mut aborted = shared.aborted.lock();

@@ -71,10 +71,10 @@ async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_block
     let TwoBatches { reader, view, .. } = two_batches().await;
     let waiter = Arc::default();
     let _registration = view.register(&waiter);
-    (1..1000).for_each(|offset| reader.request(&view, offset));
-    assert_eq!(reader.shared.under_way.lock().len(), 16);
-    while matches!(reader.find(&view, 0..1, 1 << 20, true), Found::Missing) {
-        reader.request(&view, 0);
+    (1..1000).for_each(|offset| reader.request(&view, offset, 1));
+    assert_eq!(reader.shared.under_way.lock().count(), 16);
+    while matches!(reader.find(&view, 0..1, 1 << 20, true, 1), Found::Missing) {
+        reader.request(&view, 0, 1);
         waiter.notified().await;
     }
 }
@@ -119,7 +119,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let many: Vec<_> = many.collect();
     assert_eq!(read(&reader, &many[first], 0).await, Ok(1));
     double.hang_next(usize::MAX);
-    many[1..last].iter().for_each(|partition| reader.request(partition, 0));
+    many[1..last].iter().for_each(|partition| reader.request(partition, 0, 1));
     let found = tokio::time::timeout(Duration::from_secs(120), read(&reader, &many[last], 0)).await;
     assert_eq!(found, Ok(Ok(1)));
     assert!(double.gets() <= 2, "{} GETs", double.gets());
@@ -134,8 +134,8 @@ async fn topic_is_deleted_elsewhere_its_readers_get_an_error() {
     let mut store = SqliteIndex::open(directory.path()).expect("opened");
     store.delete(view.topic_id(), &[]).expect("deleted");
     while store.clear(10, 0).expect("cleared") {}
-    reader.request(&view, 0);
-    while !reader.shared.under_way.lock().is_empty() {
+    reader.request(&view, 0, 1);
+    while reader.shared.under_way.lock().count() > 0 {
         waiter.notified().await;
     }
     assert_eq!(view.failed_since(before), Some(ReadError::Gone));
@@ -164,11 +164,11 @@ async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() 
     assert_eq!((view.offsets().log_start, view.offsets().log_end), (0, 3));
     let waiter = Arc::default();
     let _registration = view.register(&waiter);
-    reader.request(&view, 0);
-    while !reader.shared.under_way.lock().is_empty() {
+    reader.request(&view, 0, 1);
+    while reader.shared.under_way.lock().count() > 0 {
         waiter.notified().await;
     }
-    assert!(matches!(reader.find(&view, 0..3, 1 << 20, true), Found::Missing));
+    assert!(matches!(reader.find(&view, 0..3, 1 << 20, true, 1), Found::Missing));
     assert_eq!(view.offsets().log_start, 2, "so that who asks from there is told");
 }
 
@@ -177,9 +177,9 @@ async fn index_has_records_past_the_known_end_they_are_not_read() {
     let TwoBatches { reader, view, directory: _directory } = two_batches().await;
     let waiter = Arc::default();
     let _registration = view.register(&waiter);
-    reader.request(&view, 0);
+    reader.request(&view, 0, 1);
     let found = loop {
-        match reader.find(&view, 0..view.offsets().log_end, 1 << 20, true) {
+        match reader.find(&view, 0..view.offsets().log_end, 1 << 20, true, 1) {
             Found::Records(Records::Memory(found), _) => break found,
             _ => waiter.notified().await,
         }
@@ -192,12 +192,12 @@ async fn read(reader: &Reader, view: &Arc<PartitionView>, offset: i64) -> Result
     let (began, waiter) = (Instant::now(), Arc::default());
     let _registration = view.register(&waiter);
     loop {
-        if let Found::Records(_, end) = reader.find(view, offset..view.offsets().log_end, 1 << 20, true) {
+        if let Found::Records(_, end) = reader.find(view, offset..view.offsets().log_end, 1 << 20, true, 1) {
             return Ok(end);
         }
         match view.failed_since(began).map(|why| why.at(offset)) {
             Some(lost @ ReadError::Lost { .. }) => return Err(lost),
-            _ => reader.request(view, offset),
+            _ => reader.request(view, offset, 1),
         }
         waiter.notified().await;
     }
@@ -288,11 +288,11 @@ async fn clients_hold_all_the_response_budget_a_response_has_one_batch() {
     view.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
     let waiter = Arc::default();
     let _registration = view.register(&waiter);
-    let read = |at_least_one| match reader.find(&view, 0..2, 1 << 20, at_least_one) {
+    let read = |at_least_one| match reader.find(&view, 0..2, 1 << 20, at_least_one, 1) {
         Found::Records(records, _) => Some(records.len()),
         Found::Missing => None,
     };
-    reader.request(&view, 0);
+    reader.request(&view, 0, 1);
     while read(true).is_none_or(|len| len < 600_000) {
         waiter.notified().await;
     }
@@ -338,9 +338,9 @@ async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
         let TwoBatches { reader, view, directory: _directory } = two_batches_of(&value).await;
         let waiter = Arc::default();
         let _registration = view.register(&waiter);
-        reader.request(&view, 0);
+        reader.request(&view, 0, 1);
         let pieces = loop {
-            match reader.find(&view, 0..1, 1 << 20, true) {
+            match reader.find(&view, 0..1, 1 << 20, true, 1) {
                 Found::Records(Records::Memory(found), _) => break vec![found],
                 Found::Records(Records::Pieces(found), _) => break found,
                 _ => waiter.notified().await,

@@ -70,7 +70,7 @@ pub async fn read_on(
         let partition = &replicas[at_broker];
         let waiter = Arc::new(Notify::new());
         let _registration = partition.view.register(&waiter);
-        match partition.try_read(ReadUncommitted, offset, max_bytes, true, since) {
+        match partition.try_read(ReadUncommitted, offset, max_bytes, true, since, 1) {
             Ok(Some(read)) => {
                 if read.high_watermark < end {
                     world.wrong(|| {

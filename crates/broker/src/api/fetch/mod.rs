@@ -93,6 +93,7 @@ fn admit_consumer(
         began,
         deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
         isolation,
+        client: call.client.number,
         cross_rack: CrossRackClient::of(&services.metadata, call.listener, &request.rack_id),
     };
     // Only the needed fields of the request are copied. The request's frame may be part of a large buffer, which can
@@ -208,6 +209,8 @@ struct FetchLimits {
     began: Instant,
     deadline: Instant,
     isolation: Isolation,
+    /// Number of the client's connection.
+    client: u64,
     cross_rack: Option<CrossRackClient>,
 }
 
@@ -481,7 +484,7 @@ fn read_log(
     room: &ReadRoom,
     limits: &FetchLimits,
 ) -> Result<ReadInEpoch, Unread> {
-    let FetchLimits { isolation, began, .. } = *limits;
+    let FetchLimits { isolation, began, client, .. } = *limits;
     let (offset, began, mut in_epoch) = (fetch.fetch_offset, began.into_std(), None);
     if partition.is_settled() {
         in_epoch = partition.check_leads(fetch.current_leader_epoch).map_err(ReadError::Role)?;
@@ -495,9 +498,9 @@ fn read_log(
     }
     let max_bytes = room_for(fetch, room);
     if !room.is_whole {
-        return Ok((partition.try_read(isolation, offset, max_bytes, room.is_first, began)?, in_epoch));
+        return Ok((partition.try_read(isolation, offset, max_bytes, room.is_first, began, client)?, in_epoch));
     }
-    let read_whole = |max_bytes| partition.try_read_whole(isolation, offset, max_bytes, room.is_first, began);
+    let read_whole = |max_bytes| partition.try_read_whole(isolation, offset, max_bytes, room.is_first, began, client);
     let read = match read_whole(max_bytes) {
         // The next batch is larger than the partition's own limit, but may fit into the rest of the answer.
         Ok(Some(read)) if read.is_cut && read.records.is_empty() && (max_bytes as usize) < room.left => {
