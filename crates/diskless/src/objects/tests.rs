@@ -251,7 +251,8 @@ async fn two_clusters_use_a_store_at_once_one_is_refused() {
         let (one, other, again) = tokio::join!(one.verified(), other.verified(), again.verified());
         // Either cluster may get the store, depending on how the threads of the indexes run.
         let is_refused = |verified| matches!(verified, Err(ObjectError::OtherCluster { .. }));
-        assert_eq!(one, again);
+        // Without conditions, a start may see the marker of the other cluster before this cluster replaces it.
+        assert!(one == again || ignores_conditions && is_refused(again.clone()), "{one:?}, {again:?}");
         assert_eq!(is_refused(other.clone()), one == Ok(()), "{one:?}, {other:?}");
         assert_eq!(is_refused(one.clone()), other == Ok(()), "{one:?}, {other:?}");
         for cluster_id in ["one", "other"] {
